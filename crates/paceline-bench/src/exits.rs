@@ -185,7 +185,8 @@ impl ExitRun {
     pub fn text(&self) -> String {
         let Self { transport, network, samples, seconds, different, .. } = self;
         let ranks = if self.processes { "processes" } else { "threads" };
-        let network = network.as_ref().map_or(String::new(), |network| format!(", emulated links of {network}"));
+        let network =
+            network.as_ref().map_or(String::new(), |network| format!(", emulated links of {network}"));
         let mut text = format!(
             "\n{} {ranks} over {transport}{network}: {samples} samples in {seconds:.2} s; {different} of them answered \
              differently than in one process\n\n",
@@ -193,7 +194,12 @@ impl ExitRun {
         );
         text += &format!(
             "{:<10} {:>14} {:>16} {:>17} {:>10} {:>14}\n",
-            "sent by", "scores (bytes)", "features (bytes)", "decisions (bytes)", "messages", "headers (bytes)"
+            "sent by",
+            "scores (bytes)",
+            "features (bytes)",
+            "decisions (bytes)",
+            "messages",
+            "headers (bytes)"
         );
         for tier in &self.tiers {
             text += &format!(
@@ -399,7 +405,8 @@ impl TierRank<'_> {
     /// Says which samples of the batch stay open for the tier above: to it, and to whoever hands it something. What it
     /// reads of this rank is sent along: rows of this rank's values.
     fn decide(&mut self, upper: usize, stays: &[f32], rows: &[usize], n: usize) -> Result<(), TrainError> {
-        let mut told: Vec<usize> = self.model.tiers.upper()[upper].reads.iter().map(|edge| edge.from).collect();
+        let mut told: Vec<usize> =
+            self.model.tiers.upper()[upper].reads.iter().map(|edge| edge.from).collect();
         told.push(self.above(upper));
         told.retain(|rank| *rank != self.rank);
         told.sort_unstable();
@@ -430,13 +437,13 @@ struct Post {
     messages: u64,
 }
 
-/// Bodies that have not left, by the number of their message.
+/// Bodies that have not left, and to whom they go, by the number of their message.
 #[derive(Default)]
-struct Leaving(BTreeMap<u32, Vec<f32>>);
+struct Leaving(BTreeMap<u32, (usize, Vec<f32>)>);
 
 impl Source for Leaving {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
-        f(&self.0[&span.buffer][span.offset..span.offset + span.len]);
+        f(&self.0[&span.buffer].1[span.offset..span.offset + span.len]);
     }
 }
 
@@ -457,7 +464,7 @@ impl Post {
     fn send(&mut self, to: usize, body: Vec<f32>, kind: usize, bytes: usize) -> Result<(), TrainError> {
         let number = self.messages as u32;
         let span = Span { buffer: number, offset: 0, len: body.len() };
-        self.leaving.0.insert(number, body);
+        self.leaving.0.insert(number, (to, body));
         self.bytes[kind] += bytes as u64;
         self.messages += 1;
         Ok(self.transport.send(to, [0; META], span, u64::from(number))?)
@@ -492,7 +499,11 @@ impl Post {
                     body.copy_to(0, &mut numbers);
                     self.inbox[from].push_back(numbers);
                 }
-                Event::Lost { rank, cause } => self.lost[rank] = Some(cause),
+                Event::Lost { rank, cause } => {
+                    // Whoever is gone gets nothing more; whether somebody needed it, the others say.
+                    self.leaving.0.retain(|_, (to, _)| *to != rank);
+                    self.lost[rank] = Some(cause);
+                }
                 Event::Refused { .. } | Event::Woken => {}
             }
         }
@@ -502,13 +513,8 @@ impl Post {
     /// Waits until everything has left.
     fn finish(&mut self) -> Result<(), TrainError> {
         let begun = Instant::now();
-        while let Some(number) = self.leaving.0.keys().next() {
-            let number = *number as usize;
-            // Whoever is lost has read everything, or nobody waits for it any more.
-            if self.lost.iter().any(Option::is_some) {
-                break;
-            }
-            self.pump(number.min(self.lost.len() - 1), begun)?;
+        while let Some((_, (to, _))) = self.leaving.0.first_key_value() {
+            self.pump(*to, begun)?;
         }
         Ok(())
     }

@@ -112,10 +112,8 @@ mod tests {
     fn mean(split: &Split, device: usize, class: u16) -> Vec<f64> {
         let w = SHAPE[1] * COLOURS;
         let (top, left) = (device % ROWS * SIDE, device / ROWS * SIDE * COLOURS);
-        let samples: Vec<&[u8]> = (0..split.len())
-            .filter(|&i| split.label(i) == class)
-            .map(|i| split.image(i).unwrap())
-            .collect();
+        let samples: Vec<&[u8]> =
+            (0..split.len()).filter(|&i| split.label(i) == class).map(|i| split.image(i).unwrap()).collect();
         (0..SIDE * SIDE * COLOURS)
             .map(|at| (top + at / (SIDE * COLOURS)) * w + left + at % (SIDE * COLOURS))
             .map(|at| samples.iter().map(|s| f64::from(s[at])).sum::<f64>() / samples.len() as f64)
@@ -151,7 +149,9 @@ mod tests {
     #[test]
     fn the_set_is_always_the_same() {
         let (a, b) = (make(20, 10), make(20, 10));
-        assert!((0..20).all(|i| a.train.image(i) == b.train.image(i) && a.train.label(i) == b.train.label(i)));
+        assert!(
+            (0..20).all(|i| a.train.image(i) == b.train.image(i) && a.train.label(i) == b.train.label(i))
+        );
         assert_ne!(a.train.image(0), a.test.image(0));
     }
 }

@@ -250,8 +250,7 @@ impl<T: Real> Network<T> {
 
     /// Like [`Network::loss`] without a gradient.
     pub fn evaluate(&self, slot: usize, targets: Targets<'_, T>) -> Outcome {
-        let mut outcome =
-            (T::kernels().loss)(self.output(slot, self.capacity), self.graph.output(), targets);
+        let mut outcome = (T::kernels().loss)(self.output(slot, self.capacity), self.graph.output(), targets);
         for exit in self.graph.exits() {
             outcome.loss += exit.weight * self.evaluate_value(slot, exit.value, targets).loss;
         }

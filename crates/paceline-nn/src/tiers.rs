@@ -87,9 +87,11 @@ impl Graph {
             }
         }
         if devices == 0 || ranges.len() < devices + 2 {
-            return Err("it does not begin with views for devices, followed by the layers of each device and \
+            return Err(
+                "it does not begin with views for devices, followed by the layers of each device and \
                         those of at least two tiers above them"
-                .into());
+                    .into(),
+            );
         }
         let cuts: Vec<usize> = ranges.iter().map(|range| range.start).collect();
         let mut parts = self.parts(&cuts).into_iter();
@@ -103,7 +105,10 @@ impl Graph {
                 let own_view = tier < devices && value.0 == tier + 1;
                 let from = if own_view { Some(tier) } else { from.filter(|_| tier >= devices) };
                 let from = from.ok_or_else(|| {
-                    format!("`{}` reads what its place has not got: a device has its own view", place(range.start))
+                    format!(
+                        "`{}` reads what its place has not got: a device has its own view",
+                        place(range.start)
+                    )
                 })?;
                 if !reads.iter().any(|edge| edge.value == *value) {
                     let binary = !own_view && self.is_binary(*value);

@@ -42,7 +42,9 @@ pub enum CutError {
         layers: Vec<String>,
     },
     /// The losses of early exits need the whole network.
-    #[error("--stages {stages}: the network has early exits, and their losses need the whole network; leave --stages out")]
+    #[error(
+        "--stages {stages}: the network has early exits, and their losses need the whole network; leave --stages out"
+    )]
     Exits {
         /// The stages.
         stages: usize,

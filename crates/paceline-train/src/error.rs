@@ -142,7 +142,9 @@ impl TrainError {
         match self {
             Self::Diverged { .. } => FailureKind::Diverged,
             Self::Shape { .. } | Self::Positions { .. } | Self::Description { .. } => FailureKind::Plan,
-            Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) | Self::Exits { .. } => FailureKind::Plan,
+            Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) | Self::Exits { .. } => {
+                FailureKind::Plan
+            }
             Self::Data(_) | Self::Restore { .. } => FailureKind::Storage,
             Self::Lost { .. } | Self::Silent { .. } | Self::Verdict { .. } => FailureKind::Lost,
             Self::Wire(_) => FailureKind::Protocol,

@@ -180,7 +180,8 @@ impl ExitsReport {
             "accuracy {} on {test_samples} test samples; a sample leaves where its normalised entropy is at most {threshold}\n\n",
             percent(*accuracy)
         );
-        text += &format!("{:<8} {:>14} {:>10} {:>22}\n", "exit", "of all samples", "left", "right of those left");
+        text +=
+            &format!("{:<8} {:>14} {:>10} {:>22}\n", "exit", "of all samples", "left", "right of those left");
         for exit in &self.exits {
             let right = exit.accuracy_of_left.map_or("-".into(), percent);
             text += &format!(
@@ -191,7 +192,10 @@ impl ExitsReport {
                 right
             );
         }
-        text += &format!("\n{:<14} {:>10} {:>12} {:>14}\n", "without device", "accuracy", "cost (points)", "last exit");
+        text += &format!(
+            "\n{:<14} {:>10} {:>12} {:>14}\n",
+            "without device", "accuracy", "cost (points)", "last exit"
+        );
         for lost in &self.without_device {
             text += &format!(
                 "{:<14} {:>10} {:>12.2} {:>14}\n",

@@ -98,7 +98,8 @@ impl ViewCutter {
         let ids: Vec<u32> = samples.map(|i| i as u32).collect();
         self.labels.clear();
         let Self { network: TierNetwork { network, .. }, reader, labels } = self;
-        let take = &mut |at: usize, sample: Sample<'_>| model::load(network, labels, &model.dataset, at, sample);
+        let take =
+            &mut |at: usize, sample: Sample<'_>| model::load(network, labels, &model.dataset, at, sample);
         reader.read(&model.dataset.test, SampleVariation::Plain, &ids, take)?;
         self.network.run(ids.len());
         Ok(&self.labels)
@@ -131,7 +132,13 @@ impl ExitModel {
     /// Memory and weights for some layers and passes of up to `capacity` samples.
     pub fn network(&self, part: &GraphPart, capacity: usize, compute: &Arc<Compute>) -> TierNetwork {
         TierNetwork {
-            network: Network::of_part(Arc::clone(&self.graph), part.clone(), capacity, 1, Arc::clone(compute)),
+            network: Network::of_part(
+                Arc::clone(&self.graph),
+                part.clone(),
+                capacity,
+                1,
+                Arc::clone(compute),
+            ),
             params: self.params[part.params.clone()].to_vec(),
             state: self.state[part.state.clone()].to_vec(),
         }

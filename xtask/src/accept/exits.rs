@@ -37,7 +37,8 @@ fn infer(setup: &Setup, data: &str, threshold: f64, more: &[&str]) -> Outcome<Va
 /// Accuracy, the costs of lost devices, and bytes.
 pub fn measure(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    for (data, batch, steps, judged) in [("mnist-views", 100, 6_000, MNIST_T), ("views", 50, 1_200, VIEWS_T)] {
+    for (data, batch, steps, judged) in [("mnist-views", 100, 6_000, MNIST_T), ("views", 50, 1_200, VIEWS_T)]
+    {
         let result = train(setup, data, batch, steps)?;
         println!("     {data}: trained in {:.0} s", number(&result, "/seconds/train")?);
         report.runs.push(json!({"data": data, "trained": result}));

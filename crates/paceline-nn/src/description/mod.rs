@@ -168,7 +168,9 @@ impl Builder {
             let exit = graph.exits().iter().any(|exit| exit.value == value);
             if exit && (value == graph.last() || node.output != graph.output()) {
                 let (own, last) = (node.output, graph.output());
-                let what = format!("an early exit answers as the last layer does ({last}), and is not the last; it answers {own}");
+                let what = format!(
+                    "an early exit answers as the last layer does ({last}), and is not the last; it answers {own}"
+                );
                 return Err(Problem::new(place, what).of(&node.name));
             }
             if !exit && value != graph.last() && !graph.nodes().iter().any(|n| n.inputs.contains(&value)) {

@@ -4,9 +4,7 @@
 
 use super::{Model, Output};
 use crate::graph::{Graph, ShapeError, ValueId};
-use crate::layers::{
-    Activation, BatchNorm, Concat, Conv2d, Dense, Function, MaxPool, Maximum, ViewPart,
-};
+use crate::layers::{Activation, BatchNorm, Concat, Conv2d, Dense, Function, MaxPool, Maximum, ViewPart};
 use crate::shape::Shape;
 
 pub(super) const DDNN: Model = Model {

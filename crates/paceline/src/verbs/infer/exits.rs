@@ -79,7 +79,11 @@ pub fn answer(
     }
     let task = ExitTask { plan: plan.clone(), folders: folders.0, threshold, lost: lost.clone() };
     let run = DistributedExits { task, transport: flags.transport.clone(), network: flags.network };
-    show.note(&format!("the same over {}: {devices} devices and {} tiers above them", flags.transport, model.tiers.upper().len()));
+    show.note(&format!(
+        "the same over {}: {devices} devices and {} tiers above them",
+        flags.transport,
+        model.tiers.upper().len()
+    ));
     let distributed = run.run(&model, &answers, &program()?)?;
     let answered = Answered { evaluated, lost, distributed };
     show.print(&answered, || answered.evaluated.text() + &answered.distributed.text())?;
