@@ -59,12 +59,13 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         None => (resolve(&settings)?, None),
         Some(run) => of_run(run, &settings, &folders, &args.store)?,
     };
+    let weights = args.run.as_ref().map(|run| format!("run {run}"));
     if let Some(threshold) = args.exits.threshold() {
-        return exits::answer(threshold, &args.exits, plan, folders, show);
+        return exits::answer(threshold, &args.exits, plan, folders, weights, show);
     }
     let numbers = |numbers: &[u32]| numbers.iter().map(|n| *n as usize).collect();
     let (batches, threads) = (numbers(&args.batch), numbers(&args.threads));
-    measure(InferRequest { plan, folders, batches, threads, seconds: args.seconds }, show)
+    measure(InferRequest { plan, folders, batches, threads, seconds: args.seconds, weights }, show)
 }
 
 /// A file that goes when it is not needed any more.
@@ -91,12 +92,12 @@ fn of_run(
     let mut trained = TrainedWeights::read(run, folders, store)?;
     let file = Passing(std::env::temp_dir().join(format!("paceline-{}.safetensors", std::process::id())));
     trained.save(&file.0)?;
-    trained.plan.init = weights(&file.0, given)?;
+    trained.plan.init = named_weights(&file.0, given)?;
     Ok((trained.plan, Some(file)))
 }
 
 /// A file of weights, as plans name it.
-fn weights(file: &Path, given: &PlanSettings) -> Result<Option<paceline_plan::Weights>, Failure> {
+fn named_weights(file: &Path, given: &PlanSettings) -> Result<Option<paceline_plan::Weights>, Failure> {
     let mut settings = given.clone();
     settings.put("init", file);
     Ok(resolve(&settings)?.init)

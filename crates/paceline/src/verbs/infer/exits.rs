@@ -62,6 +62,7 @@ pub fn answer(
     flags: &ExitFlags,
     plan: Plan,
     folders: Folders,
+    weights: Option<String>,
     show: Show,
 ) -> Result<(), Failure> {
     let runs = registries().runs();
@@ -72,7 +73,8 @@ pub fn answer(
         return Err(Failure::new(FailureKind::Usage, message, "name devices that there are"));
     }
     let request = ExitRequest { plan: &plan, model: &model, threshold, threads: 1 };
-    let (evaluated, mut answers) = request.evaluate(&|line| show.note(line))?;
+    let (mut evaluated, mut answers) = request.evaluate(&|line| show.note(line))?;
+    evaluated.weights = weights.or(evaluated.weights);
     let lost = flags.lost.clone();
     if !lost.is_empty() {
         answers = request.without(&lost)?;
