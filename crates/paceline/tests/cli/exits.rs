@@ -61,11 +61,14 @@ fn tiers_as_processes_answer_as_one_process_does_whatever_they_talk_over() {
 #[test]
 fn thresholds_lost_devices_and_emulated_links() {
     let usual = "--model ddnn --data digits --transport inproc";
+    // Computed as a whole, as training evaluates it, the network is as often right as its last tier is.
+    let whole = answered("--model ddnn --data digits --batch 64 --seconds 0.01")["accuracy"].clone();
     for (threshold, exit) in [("0", 1), ("1", 0)] {
         let words = format!("{usual} --exits {threshold}");
         let report = answered(&words);
         holds(&words, &report, 40.0, 2.0);
         assert_eq!(report["exits"][exit]["left_share"], 1.0, "{words}");
+        assert_eq!(report["exits"][1]["accuracy"], whole, "{words}");
         assert!(report["exits"][1 - exit]["accuracy_of_left"].is_null(), "{words}");
     }
     let words = format!("{usual} --exits 0.9 --lost 2,4 --network 100mbit,100us");
@@ -85,6 +88,7 @@ fn what_cannot_be_answered_is_refused_in_words() {
         ("infer --model ddnn --exits 0.5 --lost 6", 2, "ddnn has devices 0 to 5"),
         ("infer --model ddnn --lost 1", 2, "--exits"),
         ("infer last --model ddnn --exits 0.5", 2, "--model beside the run last"),
+        ("train --model ddnn --stages 2", 3, "early exits"),
     ] {
         let ran = paceline(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{words}: {}", ran.stderr);
