@@ -99,7 +99,7 @@ impl ViewCutter {
         self.labels.clear();
         let Self { network: TierNetwork { network, .. }, reader, labels } = self;
         let take =
-            &mut |at: usize, sample: Sample<'_>| model::load(network, labels, &model.dataset, at, sample);
+            &mut |at: usize, sample: Sample<'_>| model::load(network, 0, labels, &model.dataset, at, sample);
         reader.read(&model.dataset.test, SampleVariation::Plain, &ids, take)?;
         self.network.run(ids.len());
         Ok(&self.labels)
