@@ -346,7 +346,7 @@ fn early_exits_of_views_and_signs_agree_with_pytorch() {
             let name = |layer: &str| format!("device{i}.{layer}");
             let view = ViewPart { top: 3 * i, left: 0, height: 3, width: 4, blank: 0.0 };
             graph.push(&name("view"), view, &[image])?;
-            graph.then(&name("conv"), Conv2d::square(4, 3, 1, 1, true))?;
+            graph.then(&name("conv"), Conv2d::square(4, 3, 1, 1, false))?;
             graph.then(&name("bn"), BatchNorm::default())?;
             features.push(graph.then(&name("sign"), Activation { function: Function::Sign })?);
             scores.push(graph.then(&name("fc"), Dense { outputs: classes })?);

@@ -329,7 +329,7 @@ def sign(x):
 class Device(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv, self.bn = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv, self.bn = nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
         self.fc = nn.Linear(4 * 3 * 4, CLASSES)
 
     def forward(self, x):
