@@ -12,6 +12,7 @@ mod data;
 mod distributed;
 mod doctor;
 mod engines;
+mod exits;
 mod explain;
 mod explain_sentences;
 mod faults;
