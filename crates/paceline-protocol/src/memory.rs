@@ -35,6 +35,7 @@ impl<B: Buffer> Buffers<'_, B> {
             Buf::Grad => &self.grads[0],
             Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch[usize::from(n)],
+            Buf::Optimiser(_) => panic!("the optimiser's memory lies with the driver"),
             Buf::Msg(_) => panic!("a received body lies with the driver"),
         };
         &buffer[region.range()]
@@ -46,6 +47,7 @@ impl<B: Buffer> Buffers<'_, B> {
             Buf::Grad => &mut self.grads[0],
             Buf::HostedGrad(n) => &mut self.grads[usize::from(n)],
             Buf::Scratch(n) => &mut self.scratch[usize::from(n)],
+            Buf::Optimiser(_) => panic!("the optimiser's memory lies with the driver"),
             Buf::Msg(_) => panic!("a received body is read only"),
         }
     }

@@ -87,7 +87,9 @@ struct Driver<'a, M: RankMemory> {
     flights: Slab<Flight<M::Body>>,
     /// When the first bit of each pair's last message arrives, where latencies vary.
     last: HashMap<(Rank, Rank), Time>,
-    crash: Option<Crash>,
+    crashes: Vec<Crash>,
+    /// Whether it is over when every live rank has ended, whatever is still under way.
+    ends_with_ranks: bool,
     /// Workers that wait before a step, in the order in which they came.
     waiting: Vec<(Rank, StepStart)>,
     /// Whether servers were told to stop.
@@ -119,11 +121,28 @@ pub fn simulate<M: RankMemory>(
 ) -> SimulationReport {
     let mut driver = Driver::new(setup, participants, costs, memory, true);
     driver.start(inputs);
-    if let Some(crash) = crash {
-        driver.crash = Some(crash);
-        driver.queue.push(crash.at, Event::Crash);
-    }
+    driver.crashes(crash.as_slice());
     driver.finish(&mut |_, _| {})
+}
+
+/// Runs one generation of a run whose members may change: until every live rank has ended. Ranks are to stop together
+/// from `stop` on. Returns what happened, and the participants.
+pub(crate) fn run_generation<M: RankMemory>(
+    setup: &Setup,
+    participants: Vec<Box<dyn Participant>>,
+    costs: &Costs,
+    memory: &mut M,
+    crashes: &[Crash],
+    stop: Option<Time>,
+) -> (SimulationReport, Vec<Box<dyn Participant>>) {
+    let mut driver = Driver::new(setup, participants, costs, memory, false);
+    driver.ends_with_ranks = true;
+    driver.start(&[]);
+    driver.crashes(crashes);
+    stop.into_iter().for_each(|at| driver.queue.push(at, Event::Stop));
+    driver.drive(&mut |_, _| {});
+    let participants = driver.members.drain(..).map(|context| context.participant).collect();
+    (driver.report, participants)
 }
 
 /// Runs the participants of `setup` without keeping details.
@@ -240,7 +259,8 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             inputs: Slab::default(),
             flights: Slab::default(),
             last: HashMap::new(),
-            crash: None,
+            crashes: Vec::new(),
+            ends_with_ranks: false,
             waiting: Vec::new(),
             stopped: false,
             repetition: None,
@@ -284,7 +304,24 @@ impl<'a, M: RankMemory> Driver<'a, M> {
         }
     }
 
+    fn crashes(&mut self, crashes: &[Crash]) {
+        for crash in crashes {
+            self.queue.push(crash.at, Event::Crash(self.crashes.len() as u32));
+            self.crashes.push(*crash);
+        }
+    }
+
     fn finish(mut self, progress: Progress<'_>) -> SimulationReport {
+        self.drive(progress);
+        self.report
+    }
+
+    /// Whether a rank is alive and has not ended.
+    fn open(&self, rank: Rank) -> bool {
+        !self.members[rank].dead && self.report.outcomes[rank].is_none()
+    }
+
+    fn drive(&mut self, progress: Progress<'_>) {
         let mut events = 0;
         while let Some((now, event)) = self.queue.pop() {
             self.report.end = now + self.shift;
@@ -308,13 +345,14 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             if self.memory.enough() {
                 break;
             }
+            if self.ends_with_ranks && !(0..self.members.len()).any(|rank| self.open(rank)) {
+                break;
+            }
         }
         self.report.repeated = self.skipped;
         let last = self.report.spent.iter().map(|spent| spent.end).max();
         self.report.end = self.report.end.max(last.unwrap_or(0));
-        let open = |rank: &Rank| !self.members[*rank].dead && self.report.outcomes[*rank].is_none();
-        self.report.stuck = (0..self.members.len()).filter(open).collect();
-        self.report
+        self.report.stuck = (0..self.members.len()).filter(|rank| self.open(*rank)).collect();
     }
 
     fn put_by(&mut self, at: Time, rank: Rank, input: Input) {
@@ -355,12 +393,20 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 }
                 self.take(now, to, Input::Message { from, tag, head, body: msg });
             }
-            Event::Crash => self.die(now),
+            Event::Crash(place) => self.die(now, self.crashes[place as usize]),
+            Event::Stop => self.stop_together(now),
         }
     }
 
-    fn die(&mut self, now: Time) {
-        let Some(Crash { rank: dead, noticed_after, .. }) = self.crash else { return };
+    /// Tells everybody to end before a step that nobody can have begun when it hears of that: whoever is ahead may be
+    /// about to begin the next one.
+    fn stop_together(&mut self, now: Time) {
+        let begun = self.members.iter().filter_map(|context| context.step).max();
+        let stop = begun.unwrap_or(self.setup.from).max(self.setup.from) + 2;
+        (0..self.members.len()).for_each(|rank| self.put_by(now, rank, Input::StopAt(stop)));
+    }
+
+    fn die(&mut self, now: Time, Crash { rank: dead, noticed_after, .. }: Crash) {
         if self.report.outcomes[dead].is_some() {
             return;
         }
@@ -548,7 +594,9 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 self.memory.updated(rank, updates, self.members[rank].busy);
             }
             Action::Finish(outcome) => {
-                self.step_over(rank);
+                if !matches!(outcome, Outcome::Lost(_)) {
+                    self.step_over(rank);
+                }
                 self.report.outcomes[rank] = Some(outcome);
                 self.report.spent[rank].end = self.members[rank].busy + self.shift;
             }

@@ -24,6 +24,7 @@ pub fn span(region: Region) -> Span {
         Buf::Grad => GRAD,
         Buf::HostedGrad(n) => HOSTED + u32::from(n),
         Buf::Scratch(n) => SCRATCH + u32::from(n),
+        Buf::Optimiser(_) => panic!("an optimiser's memory is handed over in virtual time only"),
         Buf::Msg(_) => panic!("a received body is not sent on"),
     };
     Span { buffer, offset: region.offset, len: region.len }
@@ -196,7 +197,7 @@ fn slot(buf: Buf) -> Option<usize> {
     match buf {
         Buf::Grad => Some(0),
         Buf::HostedGrad(n) => Some(usize::from(n)),
-        Buf::Param | Buf::Scratch(_) | Buf::Msg(_) => None,
+        Buf::Param | Buf::Scratch(_) | Buf::Optimiser(_) | Buf::Msg(_) => None,
     }
 }
 
@@ -305,6 +306,7 @@ impl WholeMemory<'_> {
             Buf::Grad => &self.grads[0],
             Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch.buffers[usize::from(n)],
+            Buf::Optimiser(_) => unreachable!("an optimiser's memory is handed over in virtual time only"),
             Buf::Msg(_) => unreachable!("bodies are handed over as bodies"),
         };
         &buffer[region.range()]

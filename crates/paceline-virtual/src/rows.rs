@@ -21,7 +21,7 @@ pub fn tell(
 ) {
     let samples = |rank: usize, step: u64| {
         let len = order.batch_len(step % order.steps().max(1));
-        let own = setup.positions(rank).filter(|_| rank < setup.workers);
+        let own = setup.positions(rank).into_iter().filter(|_| rank < setup.workers);
         own.map(|position| order::share(len, position, setup.shares()).len() as u64).sum()
     };
     for (rank, notes) in happened.notes.iter().enumerate() {
