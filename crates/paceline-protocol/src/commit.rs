@@ -112,12 +112,8 @@ impl Commit {
     fn vote(&mut self, out: &mut Actions) {
         let last = if self.votes { rounds(self.workers) } else { 0 };
         while self.round < last {
-            let tag = Tag {
-                generation: self.generation,
-                step: self.at as u32,
-                bucket: self.round,
-                phase: VOTE,
-            };
+            let tag =
+                Tag { generation: self.generation, step: self.at as u32, bucket: self.round, phase: VOTE };
             if !self.sent {
                 let to = ahead(self.rank, self.workers, self.round);
                 out.send(to, tag, MessageHead::default(), None);

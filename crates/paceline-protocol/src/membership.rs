@@ -109,10 +109,8 @@ impl Membership {
         let servers: Vec<_> = (setup.workers..setup.world()).collect();
         let backups = backups && servers.len() > 1;
         let next = |shard: usize| servers[(shard + 1) % servers.len()];
-        let shard = |shard: usize| ServerShard {
-            primary: servers[shard],
-            backup: backups.then(|| next(shard)),
-        };
+        let shard =
+            |shard: usize| ServerShard { primary: servers[shard], backup: backups.then(|| next(shard)) };
         Self {
             workers: (0..setup.workers).collect(),
             shares: (0..setup.shares()).map(|position| setup.host(position)).collect(),
@@ -281,7 +279,8 @@ fn place_shards(
     }
     if before.backups && servers.len() > 1 {
         for (primary, backup) in &mut shards {
-            let least = (0..servers.len()).filter(|place| place != primary).min_by_key(|place| copies[*place]);
+            let least =
+                (0..servers.len()).filter(|place| place != primary).min_by_key(|place| copies[*place]);
             // One that has joined and holds nothing takes over from who holds the most.
             let moves = |place: usize, least: usize| copies[least] == 0 && copies[place] > 1;
             match (*backup, least) {
@@ -392,7 +391,10 @@ mod tests {
     fn a_backup_serves_in_place_of_a_lost_server_and_a_new_one_is_a_backup_first() {
         let base = Setup::new(2, 2, 10, 9);
         let before = Membership::first(&base, true);
-        assert_eq!(before.shards, [(2, 3), (3, 2)].map(|(primary, b)| ServerShard { primary, backup: Some(b) }));
+        assert_eq!(
+            before.shards,
+            [(2, 3), (3, 2)].map(|(primary, b)| ServerShard { primary, backup: Some(b) })
+        );
         let server = |made: [u64; 2]| {
             let part = |i: usize| PartStanding { part: i as u32, start: 5 * i, made: made[i] };
             RankStanding { parts: vec![part(0), part(1)], ..RankStanding::default() }

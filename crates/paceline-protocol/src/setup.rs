@@ -253,9 +253,7 @@ impl Setup {
     pub fn slot(&self, rank: Rank, unit: WorkUnit) -> usize {
         match &self.membership {
             _ if self.one_position_each() => 0,
-            Some(members) => {
-                members.placement[..unit.share].iter().filter(|host| **host == rank).count()
-            }
+            Some(members) => members.placement[..unit.share].iter().filter(|host| **host == rank).count(),
             None => unit.share.saturating_sub(part(&(0..self.shares()), self.workers, rank).start),
         }
     }

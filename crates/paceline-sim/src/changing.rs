@@ -2,8 +2,8 @@
 //! it ends; what its survivors say of their parameters decides how the next one begins (`paceline_protocol::regroup`).
 
 use paceline_protocol::{
-    Actions, Input, MemberId, Membership, Outcome, Rank, RankStanding, RegroupEnd, Regrouped, Setup,
-    Strategy, TakingPart, Time, regroup,
+    Actions, Input, MemberId, Membership, Outcome, Participant, Rank, RankStanding, RegroupEnd, Regrouped,
+    Setup, Strategy, TakingPart, Time, regroup,
 };
 
 use crate::costs::{Costs, StepFactor};
@@ -46,8 +46,9 @@ pub struct ChangingRun<'a> {
     pub costs: &'a Costs,
     /// Whether server shards have backups.
     pub backups: bool,
-    /// The fewest workers that the run goes on with, and the most.
+    /// The fewest workers that the run goes on with.
     pub least: usize,
+    /// The most.
     pub most: usize,
     /// Workers that wait until one is lost; they are as fast as the first one.
     pub spares: usize,
@@ -68,16 +69,22 @@ pub struct GenerationReport {
     pub began: Time,
     /// When the last of its members stopped.
     pub ended: Time,
-    /// Its first step, and the one that the next generation begins with (or the end).
+    /// Its first step.
     pub from: u64,
+    /// The one that the next generation begins with, or the run's end.
     pub to: u64,
     /// Who took part.
     pub membership: Membership,
-    /// Members that were lost in it, when, and those that left in time.
+    /// Members that were lost in it, and when.
     pub lost: Vec<(MemberId, Time)>,
+    /// Members that left in time.
     pub left: Vec<MemberId>,
     /// The step behind the last one that was begun.
     pub begun: u64,
+    /// Members that then made an update which others had made before the loss, or all could.
+    pub caught_up: Vec<MemberId>,
+    /// Parts of servers' parameters that were one update ahead of the workers'.
+    pub ahead: usize,
     /// When the first step began.
     pub first_step: Option<Time>,
 }
@@ -100,8 +107,8 @@ pub struct ChangingReport {
     pub stuck: Vec<MemberId>,
     /// When it ended.
     pub ended: Time,
-    /// When each step of the run was finished by everybody, from the first one on.
-    pub steps: Vec<Time>,
+    /// When each member finished each of its steps.
+    pub finished: Vec<Vec<Time>>,
     /// Where each member's time went.
     pub spent: Vec<SimulatedTimes>,
     /// Messages that arrived.
@@ -128,8 +135,8 @@ struct Seats<'m, M> {
     from: u64,
     /// The step behind the last one that was begun.
     begun: u64,
-    /// When each step was finished by the last worker.
-    finished: Vec<(u64, Time)>,
+    /// Steps that were finished, by whom and when.
+    finished: Vec<(MemberId, Time)>,
 }
 
 impl<M: RankMemory> RankMemory for Seats<'_, M> {
@@ -153,12 +160,20 @@ impl<M: RankMemory> RankMemory for Seats<'_, M> {
     }
     fn step_over(&mut self, rank: Rank, steps: u64, at: Time) {
         let (steps, at) = (self.from + steps, self.began + at);
-        self.finished.push((steps, at));
+        self.finished.push((self.members[rank], at));
         self.memory.step_over(self.members[rank], steps, at);
     }
     fn enough(&self) -> bool {
         self.memory.enough()
     }
+}
+
+/// A generation that has ended before the run has.
+struct Stopped {
+    ended: Time,
+    /// Where its survivors stand.
+    standings: Vec<(MemberId, RankStanding)>,
+    participants: Vec<(MemberId, Box<dyn Participant>)>,
 }
 
 /// Drives such a run to its end.
@@ -181,7 +196,7 @@ pub fn run_changing<M: RankMemory>(run: &ChangingRun<'_>, memory: &mut M) -> Cha
         end: None,
         stuck: Vec::new(),
         ended: 0,
-        steps: Vec::new(),
+        finished: vec![Vec::new(); members],
         spent: vec![SimulatedTimes::default(); members],
         messages: 0,
     };
@@ -202,19 +217,19 @@ impl<M: RankMemory> Changing<'_, M> {
         let (mut now, mut number, mut going_on) = (0, 0, None::<Regrouped>);
         loop {
             let setup = self.membership.setup(self.run.setup, number, going_on.as_ref(), self.run.blocks);
-            let Some((ended, standings)) = self.generation(&setup, now) else { break };
-            if standings.is_empty() {
-                break;
-            }
-            let (on, at) = match self.next(ended, &standings) {
+            let Some(mut stopped) = self.generation(&setup, now) else { break };
+            let (on, at) = match self.next(&stopped) {
                 Ok(next) => next,
                 Err(end) => {
                     self.report.end = Some(end);
                     break;
                 }
             };
+            let at = at + self.commit(&on, &mut stopped);
             if let Some(last) = self.report.generations.last_mut() {
                 last.to = on.from;
+                last.caught_up.clone_from(&on.commits);
+                last.ahead = on.ahead.iter().map(Vec::len).sum();
             }
             (now, number) = (at, number + 1);
             self.membership = on.membership.clone();
@@ -250,9 +265,8 @@ impl<M: RankMemory> Changing<'_, M> {
         (0..self.run.revocations.len()).filter_map(due)
     }
 
-    /// Drives a generation that begins now: when it ended, and where its survivors stand; nobody if the run is over,
-    /// nothing if it is stuck.
-    fn generation(&mut self, setup: &Setup, now: Time) -> Option<(Time, Vec<(MemberId, RankStanding)>)> {
+    /// Drives a generation that begins now; nothing if the run is over, or stuck.
+    fn generation(&mut self, setup: &Setup, now: Time) -> Option<Stopped> {
         let run = self.run;
         let members: Vec<MemberId> = self.membership.ranks().collect();
         let participants: Vec<_> =
@@ -268,7 +282,8 @@ impl<M: RankMemory> Changing<'_, M> {
         let crashes: Vec<Crash> = members.iter().enumerate().filter_map(crash).collect();
         // Members that are told in time leave, and others join, between two steps.
         let told = members.iter().flat_map(|member| self.pending(*member));
-        let notices = told.filter(|revoked| revoked.notice > 0 && revoked.at >= now).map(|revoked| revoked.at);
+        let notices =
+            told.filter(|revoked| revoked.notice > 0 && revoked.at >= now).map(|revoked| revoked.at);
         let joins = self.coming().map(|(_, back)| back);
         let stop = notices.chain(joins).min().map(|at| at.saturating_sub(now));
         let costs = costs_of(run.costs, &members, setup.workers);
@@ -312,49 +327,41 @@ impl<M: RankMemory> Changing<'_, M> {
             membership: self.membership.clone(),
             lost,
             left: Vec::new(),
+            caught_up: Vec::new(),
+            ahead: 0,
             begun,
             first_step,
         });
-        if over {
-            return Some((ended, Vec::new()));
-        }
-        // Who is behind catches up: told by the leader, from what all have said.
-        let part = TakingPart { survivors: standings.clone(), least: 1, most: usize::MAX, ..TakingPart::default() };
-        let commits = regroup(&self.membership, &part, run.setup).map_or_else(|_| Vec::new(), |on| {
-            on.commits.iter().map(|member| (*member, on.from)).collect()
-        });
-        let mut latest = ended;
-        for (member, from) in commits {
-            let rank = members.iter().position(|other| *other == member).unwrap_or(0);
+        let participants = members.into_iter().zip(all.drain(..)).collect();
+        (!over).then_some(Stopped { ended, standings, participants })
+    }
+
+    /// Who is behind makes the update that it has put off; how long that takes.
+    fn commit(&mut self, on: &Regrouped, stopped: &mut Stopped) -> Time {
+        let mut longest = 0;
+        for (member, participant) in &mut stopped.participants {
+            if !on.commits.contains(member) {
+                continue;
+            }
             let mut actions = Actions::default();
-            all[rank].on(ended, Input::Commit(from), &mut actions);
+            participant.on(stopped.ended, Input::Commit(on.from), &mut actions);
             let mut took = 0.0;
             for action in actions.drain() {
-                took += costs.work.of(&action);
-                self.memory.compute(member, &action);
+                took += self.run.costs.work.of(&action);
+                self.memory.compute(*member, &action);
             }
-            latest = latest.max(ended + took as Time);
-            self.memory.step_over(member, from, ended + took as Time);
-            self.finished(from, ended + took as Time);
+            let at = stopped.ended + took as Time;
+            self.memory.step_over(*member, on.from, at);
+            longest = longest.max(took as Time);
+            self.finished(*member, at);
         }
-        let standings = standings
-            .into_iter()
-            .map(|(member, _)| {
-                let rank = members.iter().position(|other| *other == member).unwrap_or(0);
-                (member, all[rank].standing())
-            })
-            .collect();
-        Some((latest, standings))
+        longest
     }
 
     /// Decides with whom the run goes on, and when: as soon as it can.
-    fn next(
-        &mut self,
-        ended: Time,
-        standings: &[(MemberId, RankStanding)],
-    ) -> Result<(Regrouped, Time), RegroupEnd> {
-        let run = self.run;
-        let mut now = ended;
+    fn next(&mut self, stopped: &Stopped) -> Result<(Regrouped, Time), RegroupEnd> {
+        let (run, standings) = (self.run, &stopped.standings);
+        let mut now = stopped.ended;
         loop {
             // Who has been given notice leaves, unless the run cannot go on without it.
             let stays = |member: MemberId| self.pending(member).all(|revoked| revoked.at > now);
@@ -374,7 +381,8 @@ impl<M: RankMemory> Changing<'_, M> {
                 }
                 Err(end) => {
                     let more = (0..run.revocations.len()).filter(|i| !self.returned[*i]);
-                    let more = more.filter_map(|i| run.revocations[i].back()).filter(|back| *back > now).min();
+                    let more =
+                        more.filter_map(|i| run.revocations[i].back()).filter(|back| *back > now).min();
                     match (end, more) {
                         (RegroupEnd::TooFew { .. }, Some(back)) => now = back,
                         _ => return Err(end),
@@ -388,9 +396,9 @@ impl<M: RankMemory> Changing<'_, M> {
     fn back_by(&self, now: Time) -> impl Iterator<Item = usize> + '_ {
         let back = move |i: &usize| {
             let revoked = &self.run.revocations[*i];
-            let again = self.pending(revoked.member).any(|other| {
-                other.kill() <= now && other.back().is_none_or(|back| back > now)
-            });
+            let again = self
+                .pending(revoked.member)
+                .any(|other| other.kill() <= now && other.back().is_none_or(|back| back > now));
             !self.returned[*i] && revoked.back().is_some_and(|back| back <= now) && !again
         };
         (0..self.run.revocations.len()).filter(back)
@@ -433,14 +441,9 @@ impl<M: RankMemory> Changing<'_, M> {
         self.spares = self.spares.max(spares.max().unwrap_or(0));
     }
 
-    /// A step was finished by a worker.
-    fn finished(&mut self, steps: u64, at: Time) {
-        let place = (steps - self.run.setup.from).saturating_sub(1) as usize;
-        let times = &mut self.report.steps;
-        if times.len() <= place {
-            times.resize(place + 1, 0);
-        }
-        times[place] = times[place].max(at);
+    /// A step was finished by a member.
+    fn finished(&mut self, member: MemberId, at: Time) {
+        self.report.finished[member].push(at);
     }
 
     fn account(
@@ -448,9 +451,9 @@ impl<M: RankMemory> Changing<'_, M> {
         happened: &SimulationReport,
         members: &[MemberId],
         now: Time,
-        finished: &[(u64, Time)],
+        finished: &[(MemberId, Time)],
     ) {
-        finished.iter().for_each(|(steps, at)| self.finished(*steps, *at));
+        finished.iter().for_each(|(member, at)| self.finished(*member, *at));
         self.report.messages += happened.messages;
         for (spent, member) in happened.spent.iter().zip(members) {
             let sum = &mut self.report.spent[*member];
@@ -469,6 +472,10 @@ impl<M: RankMemory> Changing<'_, M> {
 /// The costs of members, as the ranks of a generation.
 fn costs_of(all: &Costs, members: &[MemberId], workers: usize) -> Costs {
     let compute = |member: &MemberId| all.compute.get(*member).or(all.compute.first()).copied().unwrap_or(0);
+    // Spares sit where the first worker does, or on hosts of their own.
+    let of = |places: &[usize], first: usize| -> Vec<usize> {
+        members.iter().map(|member| places.get(*member).copied().unwrap_or(first)).collect()
+    };
     let of_members = members.to_vec();
     let slowness = all.slowness.clone().map(|slowness| {
         StepFactor(std::sync::Arc::new(move |rank, step| (slowness.0)(of_members[rank], step)))
@@ -476,10 +483,13 @@ fn costs_of(all: &Costs, members: &[MemberId], workers: usize) -> Costs {
     Costs {
         compute: members[..workers].iter().map(compute).collect(),
         slowness,
-        layout: members.iter().map(|member| all.host_of(*member)).collect(),
-        machines: match all.machines.is_empty() {
-            true => Vec::new(),
-            false => members.iter().map(|member| all.machine_of(*member)).collect(),
+        layout: match &all.layout[..] {
+            [] => members.to_vec(),
+            [first, ..] => of(&all.layout, *first),
+        },
+        machines: match &all.machines[..] {
+            [] => Vec::new(),
+            [first, ..] => of(&all.machines, *first),
         },
         ..all.clone()
     }

@@ -20,6 +20,8 @@ pub struct Update {
     ranges: HashMap<usize, Range>,
     /// Parameters that stay as they are: where they start, and what they are.
     frozen: Vec<(usize, Vec<f32>)>,
+    /// What another one's optimiser remembered, block by block, laid out like the parameters.
+    taken_over: Vec<Vec<f32>>,
 }
 
 /// What is made of a gradient.
@@ -104,7 +106,7 @@ impl Update {
     }
 
     fn by(rule: Rule) -> Self {
-        Self { rule, ranges: HashMap::new(), frozen: Vec::new() }
+        Self { rule, ranges: HashMap::new(), frozen: Vec::new(), taken_over: Vec::new() }
     }
 
     /// Sets the present learning rate of the worker whose gradient comes next, as a multiple of the first one.
@@ -153,6 +155,39 @@ impl Update {
         self.ranges.insert(start, Range { memory: memory.to_vec(), updates });
     }
 
+    /// Blocks of what the optimiser remembers, each as long as the parameters.
+    pub fn blocks(&self) -> usize {
+        match &self.rule {
+            Rule::Optimise(own) => (own.optimiser.memory)(&own.settings),
+            _ => 0,
+        }
+    }
+
+    /// What the optimiser remembers of a range of the flat buffer, in one of its blocks: zeros before the first update.
+    pub fn block(&self, block: usize, range: ops::Range<usize>) -> Vec<f32> {
+        let given =
+            |i: usize| self.taken_over.get(block).and_then(|known| known.get(i)).copied().unwrap_or(0.0);
+        let mut values: Vec<f32> = range.clone().map(given).collect();
+        for (start, known) in &self.ranges {
+            let len = known.memory.len() / self.blocks().max(1);
+            let memory = &known.memory[block * len..];
+            for i in range.start.max(*start)..range.end.min(start + len) {
+                values[i - range.start] = memory[i - start];
+            }
+        }
+        values
+    }
+
+    /// Takes over what another one's optimiser remembers, in one of its blocks, of the parameters from `offset` on.
+    pub fn take_over(&mut self, block: usize, offset: usize, values: &[f32]) {
+        let end = offset + values.len();
+        self.ranges.retain(|start, _| !(offset..end).contains(start));
+        self.taken_over.resize(self.taken_over.len().max(block + 1), Vec::new());
+        let known = &mut self.taken_over[block];
+        known.resize(known.len().max(end), 0.0);
+        known[offset..end].copy_from_slice(values);
+    }
+
     /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`;
     /// `whole` if the gradient is that of a whole global batch.
     pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32], step: u64, whole: bool) {
@@ -165,7 +200,9 @@ impl Update {
             Rule::Add => add(params, grads),
             Rule::Optimise(own) => {
                 let lr = own.rate.at(step) * if whole { own.rate.whole } else { 1.0 };
-                let range = self.ranges.entry(offset).or_default();
+                let blocks = (own.optimiser.memory)(&own.settings);
+                let known = || Range::taken_over(&self.taken_over[..], blocks, offset, params.len(), step);
+                let range = self.ranges.entry(offset).or_insert_with(known);
                 range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
             }
             Rule::Script(own) => {
@@ -186,6 +223,15 @@ impl Update {
 }
 
 impl Range {
+    /// What was taken over of the range before its update of a step: every step before that was an update.
+    fn taken_over(known: &[Vec<f32>], blocks: usize, offset: usize, len: usize, step: u64) -> Self {
+        if known.len() < blocks.max(1) || known.iter().any(|block| block.len() < offset + len) {
+            return Self::default();
+        }
+        let memory = known[..blocks].iter().flat_map(|block| &block[offset..offset + len]).copied();
+        Self { memory: memory.collect(), updates: step }
+    }
+
     /// One update of the range.
     fn apply(
         &mut self,

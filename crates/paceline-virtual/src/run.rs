@@ -7,7 +7,7 @@ use paceline_data::{Dataset, Order};
 use paceline_launch::RankAccount;
 use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
-use paceline_nn::Graph;
+use paceline_nn::{Compute, Graph};
 use paceline_plan::Plan;
 use paceline_protocol::exchange::lanes;
 use paceline_protocol::{Participant, ReplicaAgreement, Schedule, Setup, Strategy, Topology};
@@ -17,9 +17,10 @@ use paceline_record::{Event, HostsUsed, RunResult, Simulation, SimulationDetails
 use paceline_resolve::{TypedPlan, paths};
 use paceline_sim::{Costs, SimulationReport, SizesOnly, evaluate};
 use paceline_train::model::{self, params_sha256};
-use paceline_train::{Layout, native, worker};
+use paceline_train::{Layout, Update, native, worker};
 
 use crate::calibration::Calibration;
+use crate::changes::{self, Changed, MemberChanges};
 use crate::error::VirtualError;
 use crate::learn::{Learning, LearningTask};
 use crate::price::{self, PassTiming, Terms};
@@ -33,6 +34,8 @@ pub struct Scenario<'a> {
     pub terms: Terms<'a>,
     /// Whether gradients are computed.
     pub learn: bool,
+    /// How the run's members change, if they may.
+    pub changes: Option<&'a MemberChanges>,
     /// Messages and waits of each rank that are told one by one, at most; with any, steps are as well.
     pub trace: u64,
     pub run: &'a str,
@@ -140,7 +143,13 @@ pub fn run_watched(
     let gather = Gather::new(placed, Some(stage.samples), None);
     let began = Instant::now();
     let mut by = "events";
-    let (happened, mut gather, model) = if scenario.learn {
+    let mut changed = None;
+    let (happened, mut gather, model) = if let Some(changes) = scenario.changes {
+        let (of, gather) = change(scenario, changes, &stage, gather, report)?;
+        let (happened, model) = (of.happened.clone(), of.model.clone());
+        changed = Some(of);
+        (happened, gather, model)
+    } else if scenario.learn {
         learn(scenario, &stage, gather, report)?
     } else {
         let (happened, as_schedule) = time(&stage, scenario.trace, watch);
@@ -163,6 +172,9 @@ pub fn run_watched(
         real_total_s: result.seconds.total,
         rss_peak_bytes: process::peak_memory_bytes(),
     };
+    if let Some(changed) = &changed {
+        changed.correct(&mut result, setup.end(), stage.order.samples_before(setup.end()));
+    }
     result.seconds.total = startup + result.seconds.train;
     let (hosts, cost) = hosts(scenario, placed, result.seconds.train);
     result.simulated = Some(Box::new(SimulationDetails {
@@ -170,6 +182,7 @@ pub fn run_watched(
         cost,
         currency: scenario.terms.cluster.and_then(|cluster| cluster.currency.clone()),
         hosts,
+        membership: changed.map_or_else(Vec::new, |changed| changed.changes),
         simulation,
     }));
     if !scenario.learn {
@@ -237,6 +250,48 @@ fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
     all * (setup.end() - setup.from) as f64
 }
 
+/// A run whose members change: time alone, or with learning.
+fn change<'a>(
+    scenario: &'a Scenario<'_>,
+    changes: &MemberChanges,
+    stage: &'a Stage,
+    gather: Gather<'a>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<(Changed, Gather<'a>), VirtualError> {
+    let Stage { placed, strategy, setup, costs, .. } = stage;
+    changes.check(placed, strategy, setup)?;
+    let run = (*strategy, setup, costs);
+    if scenario.learn {
+        let members = setup.world() + changes.spares;
+        let mut learning = learning(scenario, stage, vec![Vec::new(); members], gather, report)?;
+        let changed = changes::learn(changes, placed, run, &mut learning)?;
+        return Ok((changed, learning.gather));
+    }
+    let plan = TypedPlan::new(placed, scenario.terms.registries)?;
+    let update = Update::new(&plan, stage.samples, Arc::new(Compute::new(1, false)));
+    Ok((changes::time_alone(changes, placed, run, update.blocks())?, gather))
+}
+
+/// The ranks' memory: `scratch` gives each rank's scratch lengths.
+fn learning<'a, 'r>(
+    scenario: &'a Scenario<'_>,
+    stage: &'a Stage,
+    scratch: Vec<Vec<usize>>,
+    gather: Gather<'a>,
+    report: &'r mut dyn FnMut(Event<'_>),
+) -> Result<Learning<'a, 'r>, VirtualError> {
+    let Stage { placed, graph, strategy, setup, .. } = stage;
+    let lesson = LearningTask {
+        plan: TypedPlan::new(placed, scenario.terms.registries)?,
+        dataset: scenario.dataset,
+        setup,
+        agreement: (strategy.agreement)(setup),
+        together: strategy.deterministic(setup),
+        graph: Arc::clone(graph),
+    };
+    Ok(Learning::new(lesson, scratch, gather, report)?)
+}
+
 /// Time and learning; the hash of the evaluated model, where that is no rank's own.
 fn learn<'a>(
     scenario: &'a Scenario<'_>,
@@ -244,20 +299,11 @@ fn learn<'a>(
     gather: Gather<'a>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(SimulationReport, Gather<'a>, Option<String>), VirtualError> {
-    let Stage { placed, graph, strategy, setup, costs, .. } = stage;
+    let Stage { placed, strategy, setup, costs, .. } = stage;
     let agreement = (strategy.agreement)(setup);
     let participants = stage.participants();
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
-    let (dataset, graph) = (scenario.dataset, Arc::clone(graph));
-    let lesson = LearningTask {
-        plan: TypedPlan::new(placed, scenario.terms.registries)?,
-        dataset,
-        setup,
-        agreement,
-        together: strategy.deterministic(setup),
-        graph,
-    };
-    let mut learning = Learning::new(lesson, scratch, gather, report)?;
+    let mut learning = learning(scenario, stage, scratch, gather, report)?;
     let happened = match scenario.trace {
         0 => paceline_sim::run(setup, participants, costs, &mut learning),
         trace => {

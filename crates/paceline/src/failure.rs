@@ -194,6 +194,9 @@ impl From<VirtualError> for Failure {
             VirtualError::OtherMachine { .. } => {
                 (FailureKind::Storage, "name another file: this machine is measured into it first")
             }
+            VirtualError::Members { ref hint, .. } => {
+                return Self::new(FailureKind::Lost, error.to_string(), hint.clone());
+            }
             VirtualError::Stuck { .. } => {
                 (FailureKind::Other, "this is a fault of the strategy; please report it")
             }

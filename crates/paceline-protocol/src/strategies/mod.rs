@@ -287,13 +287,16 @@ impl Strategy {
             let problem = "members can change under --sync bsp only: elsewhere no step is everybody's";
             return refuse("--sync", "", problem);
         }
-        if let Some(coder) = setup.coder.filter(|coder| coder.codec.family != codec::Family::PerHop) {
-            let problem = "what a worker has not sent yet is lost with it: members can change with --compression \
-                           fp16, or none";
+        // Pushes to servers have error feedback with every codec.
+        let rests = |coder: &Coder| self.servers || coder.codec.family != codec::Family::PerHop;
+        if let Some(coder) = setup.coder.filter(rests) {
+            let problem = "what a worker has not sent yet is lost with it: members can change without compression, or \
+                           with fp16 along an exact path";
             return Err(Refusal::new("--compression", coder, problem));
         }
         if backups && setup.servers < 2 {
-            let problem = "the backup of a server's shard is another server: give --strategy ps --servers 2, or more";
+            let problem =
+                "the backup of a server's shard is another server: give --strategy ps --servers 2, or more";
             return refuse("--backup", "1", problem);
         }
         Ok(())

@@ -3,8 +3,8 @@
 use super::{ACKNOWLEDGED, BYE, FORWARD, Part, parts};
 use crate::setup::Setup;
 use crate::vocabulary::{
-    Action, Actions, Buf, Input, MessageHead, MsgId, Outcome, PartStanding, Participant, Rank, RankStanding, Region,
-    Tag, Time,
+    Action, Actions, Buf, Input, MessageHead, MsgId, Outcome, PartStanding, Participant, Rank, RankStanding,
+    Region, Tag, Time,
 };
 
 pub(super) struct Backup {

@@ -8,8 +8,8 @@ use crate::codec::Accumulate;
 use crate::consistency::{Gate, WorkerClocks};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
-    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, PartStanding, Participant, Rank, RankStanding,
-    Region, Tag, Time,
+    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, PartStanding, Participant, Rank,
+    RankStanding, Region, Tag, Time,
 };
 
 pub(super) struct Server {
