@@ -2,7 +2,9 @@
 //! whenever.
 
 use paceline_conformance::{StrategyCase as Case, costs, make, numbers};
-use paceline_protocol::{Averages, RegroupEnd, Setup, Strategy};
+use paceline_protocol::{
+    Action, Actions, Averages, Input, Membership, MsgId, RegroupEnd, Setup, Strategy, Tag,
+};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{
     ChangingReport, ChangingRun, Costs, NumericMemory, Revocation, SizesOnly, run_changing, simulate,
@@ -254,4 +256,68 @@ fn what_single_workers_keep_is_no_member_to_do_without() {
     let setup = Setup::new(4, 1, 100, 5);
     let alone = paceline_protocol::find("ps").unwrap().check_membership(&setup, true);
     assert_eq!(alone.unwrap_err().flag, "--backup");
+}
+
+/// Bytes of bodies that all members sent, and messages, of a run that nothing happens to.
+fn undisturbed_costs(case: &Case, setup: &Setup, changing: Option<bool>) -> (u64, u64) {
+    let costs = Costs { header: 0, ..Costs::constant(setup.workers, 1_000, 100, 0.1) };
+    let Some(backups) = changing else {
+        let report = simulate(setup, make(case.strategy, setup), &costs, &mut SizesOnly, None, &[]);
+        return (report.sent_bytes.iter().sum(), report.messages);
+    };
+    let run = ChangingRun { backups, ..run(case, setup, &costs, &[]) };
+    let report = run_changing(&run, &mut SizesOnly);
+    assert_eq!((report.generations.len(), report.end, report.stuck.len()), (1, None, 0));
+    (report.spent.iter().map(|spent| spent.sent_bytes).sum(), report.messages)
+}
+
+#[test]
+fn undisturbed_votes_have_no_bodies_and_a_backup_costs_one_body_beside_two_per_worker() {
+    for case in cases() {
+        let servers = if case.strategy.servers { 3 } else { 0 };
+        let setup = case.setup(Setup { bucket: 30, message: 20, ..Setup::new(5, servers, 100, 7) });
+        let setup = Setup { paths: case.draw(0).paths, ..setup };
+        let (bytes, messages) = undisturbed_costs(&case, &setup, None);
+        let (changing, more) = undisturbed_costs(&case, &setup, Some(false));
+        assert_eq!(changing, bytes, "{}", case.name());
+        // A vote of 5 workers has 3 rounds.
+        let votes = if case.strategy.servers { 0 } else { 5 * 3 * 7 };
+        assert_eq!(more, messages + votes, "{}", case.name());
+        if case.strategy.servers {
+            let (backed_up, _) = undisturbed_costs(&case, &setup, Some(true));
+            assert_eq!(backed_up, bytes + bytes / (2 * 5), "{}", case.name());
+        }
+    }
+}
+
+#[test]
+fn messages_of_other_generations_change_nothing_whatever_they_are() {
+    for case in cases() {
+        let base = case
+            .setup(Setup { generation: 5, ..Setup::new(3, if case.strategy.servers { 2 } else { 0 }, 9, 4) });
+        let base = Setup { paths: case.draw(0).paths, ..base };
+        let membership = Membership::first(&base, case.strategy.servers);
+        let setup = membership.setup(&base, 0, None, 1);
+        for rank in 0..setup.world() {
+            let mut participant = case.strategy.participant(&setup, rank);
+            let mut out = Actions::default();
+            participant.on(0, Input::Start, &mut out);
+            out.drain().count();
+            let standing = participant.standing();
+            for (generation, phase) in [4, 6]
+                .into_iter()
+                .flat_map(|g| (0..10).chain(u32::MAX - 12..=u32::MAX).map(move |phase| (g, phase)))
+            {
+                for from in (0..setup.world()).filter(|from| *from != rank) {
+                    let (tag, head) = (Tag { generation, step: 0, bucket: 0, phase }, Default::default());
+                    participant.on(1, Input::Message { from, tag, head, body: Some(MsgId(1)) }, &mut out);
+                    let done: Vec<Action> = out.drain().collect();
+                    let released = done.iter().filter(|a| **a == Action::Release(MsgId(1))).count();
+                    let others = done.iter().all(|a| matches!(a, Action::Release(_) | Action::WaitingFor(_)));
+                    assert!(released == 1 && others, "{} rank {rank} {tag:?}: {done:?}", case.name());
+                }
+            }
+            assert_eq!(participant.standing(), standing, "{}", case.name());
+        }
+    }
 }
