@@ -1,15 +1,20 @@
 //! Runs whose members change, in virtual time: ranks are revoked, come back, or join. Each generation is driven until
 //! it ends; what its survivors say of their parameters decides how the next one begins (`paceline_protocol::regroup`).
 
+mod report;
+mod seats;
+
 use paceline_protocol::{
     Actions, Input, MemberId, Membership, Outcome, Participant, Rank, RankStanding, RegroupEnd, Regrouped,
     Setup, Strategy, TakingPart, Time, regroup,
 };
 
-use crate::costs::{Costs, StepFactor};
+use crate::costs::Costs;
 use crate::driver::{Crash, run_generation};
-use crate::memory::{RankMemory, StepStart};
+use crate::memory::RankMemory;
 use crate::report::{SimulatedTimes, SimulationReport};
+pub use report::{ChangingReport, GenerationReport};
+use seats::{Seats, costs_of};
 
 /// A member that is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,112 +65,6 @@ pub struct ChangingRun<'a> {
     pub noticed_after: Time,
     /// How long it takes to decide how to go on, and to connect again.
     pub regroup: Time,
-}
-
-/// One generation of such a run.
-#[derive(Clone, Debug)]
-pub struct GenerationReport {
-    /// When it began.
-    pub began: Time,
-    /// When the last of its members stopped.
-    pub ended: Time,
-    /// Its first step.
-    pub from: u64,
-    /// The one that the next generation begins with, or the run's end.
-    pub to: u64,
-    /// Who took part.
-    pub membership: Membership,
-    /// Members that were lost in it, and when.
-    pub lost: Vec<(MemberId, Time)>,
-    /// Members that left in time.
-    pub left: Vec<MemberId>,
-    /// The step behind the last one that was begun.
-    pub begun: u64,
-    /// Members that then made an update which others had made before the loss, or all could.
-    pub caught_up: Vec<MemberId>,
-    /// Parts of servers' parameters that were one update ahead of the workers'.
-    pub ahead: usize,
-    /// When the first step began.
-    pub first_step: Option<Time>,
-}
-
-impl GenerationReport {
-    /// Steps that were begun and are made anew.
-    pub fn anew(&self) -> u64 {
-        self.begun.saturating_sub(self.to)
-    }
-}
-
-/// What became of a run whose members change.
-#[derive(Clone, Debug)]
-pub struct ChangingReport {
-    /// The generations, in time.
-    pub generations: Vec<GenerationReport>,
-    /// Why it could not go on, if it did not come to its end.
-    pub end: Option<RegroupEnd>,
-    /// Ranks that waited for ever: a fault of the strategy.
-    pub stuck: Vec<MemberId>,
-    /// When it ended.
-    pub ended: Time,
-    /// When each member finished each of its steps.
-    pub finished: Vec<Vec<Time>>,
-    /// Where each member's time went.
-    pub spent: Vec<SimulatedTimes>,
-    /// Messages that arrived.
-    pub messages: u64,
-}
-
-impl ChangingReport {
-    /// Each pause: when the members changed, and how long until the next step began.
-    pub fn pauses(&self) -> Vec<(Time, Time)> {
-        let pairs = self.generations.iter().zip(self.generations.iter().skip(1));
-        let pause = |(before, after): (&GenerationReport, &GenerationReport)| {
-            let since = before.lost.iter().map(|(_, at)| *at).min().unwrap_or(before.ended);
-            (since, after.first_step.unwrap_or(after.ended).saturating_sub(since))
-        };
-        pairs.map(pause).collect()
-    }
-}
-
-/// The memory of members, as the ranks of a generation.
-struct Seats<'m, M> {
-    memory: &'m mut M,
-    members: Vec<MemberId>,
-    began: Time,
-    from: u64,
-    /// The step behind the last one that was begun.
-    begun: u64,
-    /// Steps that were finished, by whom and when.
-    finished: Vec<(MemberId, Time)>,
-}
-
-impl<M: RankMemory> RankMemory for Seats<'_, M> {
-    type Body = M::Body;
-
-    fn gradient(&mut self, rank: Rank, begin: StepStart) -> bool {
-        self.begun = self.begun.max(begin.unit.step + 1);
-        self.memory.gradient(self.members[rank], begin)
-    }
-    fn read(&mut self, rank: Rank, region: paceline_protocol::Region) -> M::Body {
-        self.memory.read(self.members[rank], region)
-    }
-    fn hold(&mut self, rank: Rank, msg: paceline_protocol::MsgId, body: M::Body) {
-        self.memory.hold(self.members[rank], msg, body);
-    }
-    fn release(&mut self, rank: Rank, msg: paceline_protocol::MsgId) {
-        self.memory.release(self.members[rank], msg);
-    }
-    fn compute(&mut self, rank: Rank, action: &paceline_protocol::Action) {
-        self.memory.compute(self.members[rank], action);
-    }
-    fn step_over(&mut self, rank: Rank, steps: u64, at: Time) {
-        let (steps, at) = (self.from + steps, self.began + at);
-        self.finished.push((self.members[rank], at));
-        self.memory.step_over(self.members[rank], steps, at);
-    }
-    fn enough(&self) -> bool {
-        self.memory.enough()
-    }
 }
 
 /// A generation that has ended before the run has.
@@ -466,31 +365,5 @@ impl<M: RankMemory> Changing<'_, M> {
         }
         let last = happened.spent.iter().map(|spent| spent.end).max().unwrap_or(0);
         self.report.ended = self.report.ended.max(now + last);
-    }
-}
-
-/// The costs of members, as the ranks of a generation.
-fn costs_of(all: &Costs, members: &[MemberId], workers: usize) -> Costs {
-    let compute = |member: &MemberId| all.compute.get(*member).or(all.compute.first()).copied().unwrap_or(0);
-    // Spares sit where the first worker does, or on hosts of their own.
-    let of = |places: &[usize], first: usize| -> Vec<usize> {
-        members.iter().map(|member| places.get(*member).copied().unwrap_or(first)).collect()
-    };
-    let of_members = members.to_vec();
-    let slowness = all.slowness.clone().map(|slowness| {
-        StepFactor(std::sync::Arc::new(move |rank, step| (slowness.0)(of_members[rank], step)))
-    });
-    Costs {
-        compute: members[..workers].iter().map(compute).collect(),
-        slowness,
-        layout: match &all.layout[..] {
-            [] => members.to_vec(),
-            [first, ..] => of(&all.layout, *first),
-        },
-        machines: match &all.machines[..] {
-            [] => Vec::new(),
-            [first, ..] => of(&all.machines, *first),
-        },
-        ..all.clone()
     }
 }

@@ -6,6 +6,7 @@
 //! which they come to each.
 
 mod flight;
+mod losses;
 mod pass;
 mod repetition;
 
@@ -21,22 +22,13 @@ use crate::notes::{MessageDirection, Notes};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Arrival, SimulatedTimes, SimulationReport};
 use flight::Flight;
+pub use losses::Crash;
+pub(crate) use losses::run_generation;
 use pass::Pass;
 use repetition::Repetition;
 
 /// Most ranks of a run whose waiting is told by the rank that was waited for.
 const FEW: usize = 64;
-
-/// A rank that dies.
-#[derive(Clone, Copy, Debug)]
-pub struct Crash {
-    /// Who.
-    pub rank: Rank,
-    /// When.
-    pub at: Time,
-    /// How long until the others are told.
-    pub noticed_after: Time,
-}
 
 struct RankContext {
     participant: Box<dyn Participant>,
@@ -123,26 +115,6 @@ pub fn simulate<M: RankMemory>(
     driver.start(inputs);
     driver.crashes(crash.as_slice());
     driver.finish(&mut |_, _| {})
-}
-
-/// Runs one generation of a run whose members may change: until every live rank has ended. Ranks are to stop together
-/// from `stop` on. Returns what happened, and the participants.
-pub(crate) fn run_generation<M: RankMemory>(
-    setup: &Setup,
-    participants: Vec<Box<dyn Participant>>,
-    costs: &Costs,
-    memory: &mut M,
-    crashes: &[Crash],
-    stop: Option<Time>,
-) -> (SimulationReport, Vec<Box<dyn Participant>>) {
-    let mut driver = Driver::new(setup, participants, costs, memory, false);
-    driver.ends_with_ranks = true;
-    driver.start(&[]);
-    driver.crashes(crashes);
-    stop.into_iter().for_each(|at| driver.queue.push(at, Event::Stop));
-    driver.drive(&mut |_, _| {});
-    let participants = driver.members.drain(..).map(|context| context.participant).collect();
-    (driver.report, participants)
 }
 
 /// Runs the participants of `setup` without keeping details.
@@ -304,13 +276,6 @@ impl<'a, M: RankMemory> Driver<'a, M> {
         }
     }
 
-    fn crashes(&mut self, crashes: &[Crash]) {
-        for crash in crashes {
-            self.queue.push(crash.at, Event::Crash(self.crashes.len() as u32));
-            self.crashes.push(*crash);
-        }
-    }
-
     fn finish(mut self, progress: Progress<'_>) -> SimulationReport {
         self.drive(progress);
         self.report
@@ -395,24 +360,6 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             }
             Event::Crash(place) => self.die(now, self.crashes[place as usize]),
             Event::Stop => self.stop_together(now),
-        }
-    }
-
-    /// Tells everybody to end before a step that nobody can have begun when it hears of that: whoever is ahead may be
-    /// about to begin the next one.
-    fn stop_together(&mut self, now: Time) {
-        let begun = self.members.iter().filter_map(|context| context.step).max();
-        let stop = begun.unwrap_or(self.setup.from).max(self.setup.from) + 2;
-        (0..self.members.len()).for_each(|rank| self.put_by(now, rank, Input::StopAt(stop)));
-    }
-
-    fn die(&mut self, now: Time, Crash { rank: dead, noticed_after, .. }: Crash) {
-        if self.report.outcomes[dead].is_some() {
-            return;
-        }
-        self.members[dead].dead = true;
-        for rank in (0..self.members.len()).filter(|&rank| rank != dead) {
-            self.put_by(now + noticed_after, rank, Input::Lost(dead));
         }
     }
 

@@ -7,7 +7,8 @@ use paceline_protocol::{
 };
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{
-    ChangingReport, ChangingRun, Costs, NumericMemory, Revocation, SizesOnly, run_changing, simulate,
+    ChangingReport, ChangingRun, Costs, GenerationReport, NumericMemory, Revocation, SizesOnly, run_changing,
+    simulate,
 };
 
 use super::all;
@@ -320,4 +321,32 @@ fn messages_of_other_generations_change_nothing_whatever_they_are() {
             assert_eq!(participant.standing(), standing, "{}", case.name());
         }
     }
+}
+
+#[test]
+fn who_is_lost_while_it_hands_parameters_over_leaves_nobody_with_half_of_them() {
+    let (mut torn, mut runs) = (0, 0);
+    for case in cases() {
+        for seed in 0..60 {
+            let setup = drawn(&case, seed);
+            let costs = costs(&setup, seed);
+            let (want, end) = undisturbed(case.strategy, &setup, &costs);
+            let back = Revocation { at: end / 4, member: 3, notice: 0, back_after: Some(end / 10) };
+            let once = run_changing(&run(&case, &setup, &costs, &[back]), &mut SizesOnly);
+            let joins = |g: &&GenerationReport| g.from > 0 && g.membership.workers.contains(&3);
+            let Some(joined) = once.generations.iter().skip(1).find(joins) else { continue };
+            let (began, first) = (joined.began, joined.first_step.unwrap_or(joined.ended));
+            let s = Stream::new(seed, Purpose::Virtual).fork(22);
+            let donor = joined.membership.workers[0];
+            let at = began + s.below(0, (first - began).max(1));
+            let revocations = [back, Revocation { at, member: donor, notice: 0, back_after: None }];
+            let mut memory = memory(&setup);
+            let report = run_changing(&run(&case, &setup, &costs, &revocations), &mut memory);
+            same(&report, &memory, &setup, &want, &format!("{} seed {seed} {revocations:?}", case.name()));
+            let lost = |g: &GenerationReport| g.lost.iter().any(|(member, _)| *member == donor);
+            torn += usize::from(report.generations.iter().any(|g| lost(g) && g.begun == g.from));
+            runs += 1;
+        }
+    }
+    assert!(torn > 100 && torn * 2 > runs, "{torn} of {runs} were lost before the first step");
 }

@@ -48,7 +48,10 @@ fn whoever_is_taken_away_the_model_is_that_of_a_real_run_that_nothing_happens_to
         };
         assert!(told("lost", server) && told("lost", 1) && told("joined", server), "{name}: {changes:?}");
         assert!(told("left", 2), "{name}: {changes:?}");
-        assert!(changes.iter().all(|change| change["pause_s"].as_f64().unwrap() > 0.0), "{name}: {changes:?}");
+        assert!(
+            changes.iter().all(|change| change["pause_s"].as_f64().unwrap() > 0.0),
+            "{name}: {changes:?}"
+        );
         let timed = result(&format!("{simulate} {more} --revoke {file}").replace("--learn ", ""));
         assert_eq!(timed["membership"], changed["membership"], "{name}: without numbers, the same times");
     }
@@ -57,7 +60,8 @@ fn whoever_is_taken_away_the_model_is_that_of_a_real_run_that_nothing_happens_to
 #[test]
 fn what_a_run_cannot_do_without_ends_it_and_says_from_where_a_real_one_goes_on() {
     let both = file("revoke-both.toml", &(revoke(0.001, 2, "") + &revoke(0.001, 3, "")));
-    let words = "simulate --workers 2 --strategy ps --servers 2 --backup 1 --steps 2000 --checkpoint-every 10";
+    let words =
+        "simulate --workers 2 --strategy ps --servers 2 --backup 1 --steps 2000 --checkpoint-every 10";
     let ran = paceline(&format!("{words} --revoke {both}"));
     assert_eq!(ran.code, 4, "{}", ran.stderr);
     assert!(ran.stderr.contains("server shard 0 was lost, and nobody has a copy of it"), "{}", ran.stderr);
