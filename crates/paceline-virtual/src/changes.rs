@@ -106,7 +106,10 @@ impl MemberChanges {
     /// Refuses what cannot be.
     pub fn check(&self, plan: &Plan, strategy: &Strategy, setup: &Setup) -> Result<(), PlanError> {
         let refused = strategy.check_membership(setup, self.backups);
-        refused.map_err(|refusal| PlanError::new(&refusal.flag, refusal.value, refusal.problem))?;
+        refused.map_err(|refusal| {
+            let value = if refusal.flag == "--sync" { plan.sync.clone() } else { refusal.value };
+            PlanError::new(&refusal.flag, value, refusal.problem)
+        })?;
         let (least, most) = self.bounds(plan);
         let bounds = format!("{least}..{most}");
         if least < 1 || least > plan.workers || most < plan.workers {
