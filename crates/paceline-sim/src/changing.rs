@@ -85,6 +85,8 @@ struct Changing<'a, M> {
     returned: Vec<bool>,
     joined: Vec<Option<Time>>,
     spares: usize,
+    /// When it was last decided with whom the run goes on.
+    decided: Option<Time>,
 }
 
 /// Runs it.
@@ -107,6 +109,7 @@ pub fn run_changing<M: RankMemory>(run: &ChangingRun<'_>, memory: &mut M) -> Cha
         returned: vec![false; run.revocations.len()],
         joined: vec![None; members],
         spares: 0,
+        decided: None,
     };
     changing.drive()
 }
@@ -114,9 +117,14 @@ pub fn run_changing<M: RankMemory>(run: &ChangingRun<'_>, memory: &mut M) -> Cha
 impl<M: RankMemory> Changing<'_, M> {
     fn drive(mut self) -> ChangingReport {
         let (mut now, mut number, mut going_on) = (0, 0, None::<Regrouped>);
+        let mut handed = Vec::new();
         loop {
             let setup = self.membership.setup(self.run.setup, number, going_on.as_ref(), self.run.blocks);
-            let Some(mut stopped) = self.generation(&setup, now) else { break };
+            let stopped = self.generation(&setup, now);
+            if let Some(last) = self.report.generations.last_mut() {
+                last.handed = std::mem::take(&mut handed);
+            }
+            let Some(mut stopped) = stopped else { break };
             let (on, at) = match self.next(&stopped) {
                 Ok(next) => next,
                 Err(end) => {
@@ -132,6 +140,8 @@ impl<M: RankMemory> Changing<'_, M> {
             }
             (now, number) = (at, number + 1);
             self.membership = on.membership.clone();
+            let member = |rank: Rank| on.membership.ranks().nth(rank);
+            handed = on.handovers.iter().filter_map(|handover| member(handover.to)).collect();
             going_on = Some(on);
         }
         self.report
@@ -181,8 +191,8 @@ impl<M: RankMemory> Changing<'_, M> {
         let crashes: Vec<Crash> = members.iter().enumerate().filter_map(crash).collect();
         // Members that are told in time leave, and others join, between two steps.
         let told = members.iter().flat_map(|member| self.pending(*member));
-        let notices =
-            told.filter(|revoked| revoked.notice > 0 && revoked.at >= now).map(|revoked| revoked.at);
+        let news = |revoked: &&Revocation| self.decided.is_none_or(|decided| revoked.at > decided);
+        let notices = told.filter(news).filter(|revoked| revoked.notice > 0).map(|revoked| revoked.at);
         let joins = self.coming().map(|(_, back)| back);
         let stop = notices.chain(joins).min().map(|at| at.saturating_sub(now));
         let costs = costs_of(run.costs, &members, setup.workers);
@@ -226,6 +236,7 @@ impl<M: RankMemory> Changing<'_, M> {
             membership: self.membership.clone(),
             lost,
             left: Vec::new(),
+            handed: Vec::new(),
             caught_up: Vec::new(),
             ahead: 0,
             begun,
@@ -272,6 +283,7 @@ impl<M: RankMemory> Changing<'_, M> {
             match on {
                 Ok(on) => {
                     self.admit(&on, &here, now);
+                    self.decided = Some(now);
                     if let Some(last) = self.report.generations.last_mut() {
                         let gone = |member: &MemberId| on.membership.rank(*member).is_none();
                         last.left = standings.iter().map(|(member, _)| *member).filter(gone).collect();

@@ -21,6 +21,8 @@ pub struct GenerationReport {
     pub lost: Vec<(MemberId, Time)>,
     /// Members that left in time.
     pub left: Vec<MemberId>,
+    /// Members that were to be handed parameters before its first step.
+    pub handed: Vec<MemberId>,
     /// The step behind the last one that was begun.
     pub begun: u64,
     /// Members that then made an update which others had made before the loss, or all could.
