@@ -100,6 +100,19 @@ impl Reader {
         }
         Ok(())
     }
+
+    /// Puts what should be answered to samples behind `answers`, in order; nothing is decoded for it.
+    pub fn answers(split: &Split, look: SampleVariation, ids: &[u32], answers: &mut Vec<u16>) {
+        for &id in ids {
+            match &split.samples {
+                Samples::Tokens(tokens) => {
+                    let draw = || look.draws(id).map_or(0, |draws| draws.at(0));
+                    answers.extend_from_slice(&tokens.window(id as usize, draw)[1..]);
+                }
+                _ => answers.push(split.label(id as usize)),
+            }
+        }
+    }
 }
 
 /// The threads that decode these files.

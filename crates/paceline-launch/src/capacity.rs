@@ -5,7 +5,7 @@
 use std::fs;
 
 use paceline_data::Dataset;
-use paceline_protocol::SINGLE;
+use paceline_nn::GraphPart;
 use paceline_resolve::TypedPlan;
 use paceline_train::model;
 use rustix::process::{Resource, getrlimit, getuid};
@@ -69,15 +69,29 @@ pub fn check(
 ) -> Result<(), LaunchError> {
     let world = plan.workers + plan.servers;
     let ranks = if joined { plan.layout().iter().filter(|host| **host == 0).count() } else { world };
-    let thread = plan.document.strategy == SINGLE && plan.script.is_none();
+    let thread = plan.alone() && plan.script.is_none();
     let processes = !thread && plan.transport.mesh.is_none();
     let base = if processes { PROCESS_BYTES } else { 0 };
     let mut model = 0;
     if let Some(dataset) = dataset {
         let graph = model::graph(plan, dataset)?;
-        let pass = graph.pass_memory().bytes(plan.batch.div_ceil(plan.micro_batches), 1);
         let own = if processes { dataset.train.memory_bytes() + dataset.test.memory_bytes() } else { 0 };
-        model = own + pass + 2 * size_of::<f32>() * graph.param_count();
+        model = own
+            + match plan.stage_plan(&graph)? {
+                // The smallest stage: at least so much for each.
+                Some(stages) => {
+                    let bytes = |(part, slots): (&GraphPart, usize)| {
+                        let pass = part.pass_memory(&graph).bytes(stages.capacity, slots);
+                        pass + 2 * size_of::<f32>() * part.params.len()
+                    };
+                    let slots = (0..plan.stages).map(|stage| stages.program.slots(stage));
+                    stages.parts.iter().zip(slots).map(bytes).min().unwrap_or(0)
+                }
+                None => {
+                    let pass = graph.pass_memory().bytes(plan.batch.div_ceil(plan.micro_batches), 1);
+                    pass + 2 * size_of::<f32>() * graph.param_count()
+                }
+            };
     }
     let demand = Demand {
         ranks: ranks as u64,

@@ -170,7 +170,9 @@ impl<'a> Gather<'a> {
 
     /// The servers' parameters put together.
     pub fn server_params(&self) -> Vec<f32> {
-        self.numbers[self.plan.workers..].concat()
+        let (servers, stages) = (&self.numbers[self.plan.workers..], self.plan.stages);
+        // Server `i` has stage `i mod stages`.
+        (0..stages).flat_map(|stage| servers.iter().skip(stage).step_by(stages)).flatten().copied().collect()
     }
 
     /// Tells where the workers' time went, as far as their accounts are there.

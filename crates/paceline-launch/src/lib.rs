@@ -18,6 +18,7 @@
 //! - `interrupt`: requests to stop, by signals
 //! - `pauses`: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
+//! - `staged`: models that are cut into stages, put together
 //! - [`trial`]: one run of a study, under a keeper
 //! - `error`: how a run fails
 //!
@@ -49,6 +50,7 @@ mod recorder;
 mod rendezvous;
 pub mod run;
 mod scripts;
+mod staged;
 mod threads;
 pub mod trial;
 mod watch;
@@ -63,3 +65,4 @@ pub use joining::RunEnd;
 pub use pauses::CheckpointContext;
 pub use processes::{ProcessEvent, RankProcesses};
 pub use rendezvous::{Listen, how_to_join};
+pub use staged::whole_model;

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, RankState};
-use paceline_train::Segment;
+use paceline_train::{Segment, recut};
 use serde::{Deserialize, Serialize};
 
 use crate::control::RankCommand;
 use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
+use crate::rank::RankContext;
+use crate::run::Launch;
 
 /// Where a run's checkpoints are, and what may end it early.
 #[derive(Clone, Debug)]
@@ -22,6 +24,22 @@ pub struct CheckpointContext {
     pub resumed: Option<Arc<Checkpoint>>,
     /// The request to save and stop.
     pub interrupt: Arc<Interrupt>,
+}
+
+impl CheckpointContext {
+    /// Cuts what the run goes on from into the stages of its plan, if it has others.
+    pub(crate) fn cut(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
+        let Some(resumed) = self.resumed.as_ref().filter(|_| launch.plan.script.is_none()) else {
+            return Ok(());
+        };
+        let context = RankContext::new(launch.plan, launch.dataset, 0)?;
+        if let Some(parts) =
+            recut(&resumed.parts, (launch.plan.workers, launch.plan.servers), &context.part_ranges())?
+        {
+            self.resumed = Some(Arc::new(Checkpoint { parts, ..(**resumed).clone() }));
+        }
+        Ok(())
+    }
 }
 
 /// A part without its numbers, which travel behind it.
@@ -125,7 +143,11 @@ impl<'a> Pauses<'a> {
     /// does not know of the stop by then would take the end of its work for the end of the run.
     pub fn asked_first(&self) -> Vec<usize> {
         let (workers, world) = (self.plan.workers, self.parts.len());
-        (0..world).filter(|&rank| rank != workers).collect()
+        match self.plan.stages {
+            1 => (0..world).filter(|&rank| rank != workers).collect(),
+            // Each stage has a server of its own that would choose.
+            _ => (0..workers).collect(),
+        }
     }
 
     /// The run has reached its target: it ends at the next step that all reach.
@@ -140,8 +162,9 @@ impl<'a> Pauses<'a> {
             return None;
         }
         self.stopping = true;
-        // Servers choose the step by themselves; workers without any have to agree on one.
-        Some(if self.plan.servers > 0 { RankCommand::StopAt { step: 0 } } else { RankCommand::Hold })
+        // Servers choose the step by themselves; workers without any, and stages, have to agree on one.
+        let servers = self.plan.servers > 0 && self.plan.stages == 1;
+        Some(if servers { RankCommand::StopAt { step: 0 } } else { RankCommand::Hold })
     }
 
     /// A rank says where it could stop; what to tell everybody once all that were asked have.
@@ -197,7 +220,7 @@ impl<'a> Pauses<'a> {
         let mut parts: Vec<RankState> = self.parts.iter_mut().filter_map(Option::take).collect();
         let step = self.told.take().unwrap_or(self.segment.to);
         self.hand_out_server_params(&mut parts);
-        let plan_sha256 = self.plan.hash();
+        let plan_sha256 = self.plan.checkpoint_hash();
         let checkpoint = Checkpoint { step, plan_sha256, account, parts };
         let path = self.checkpointing.checkpoints.save(&checkpoint, self.plan.keep)?;
         if self.stopping && step < self.steps {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use paceline_attach::{Gives, ScriptListener, ScriptOptimizer, Takes};
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Graph, Outcome};
+use paceline_pipeline::StagePlan;
 use paceline_plan::Plan;
 use paceline_protocol::{ReplicaAgreement, Setup, Strategy};
 use paceline_record::{FailureKind, RankState, process};
@@ -15,8 +16,9 @@ use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
-    GradientSource, GroupOptimiser, Layout, NativeSource, Pause, ScriptSource, Segment, SegmentControl,
-    StepGate, Times, TrainError, Update, VERDICT, model, script_exchange, server, weights, worker,
+    GradientSource, GroupOptimiser, Layout, NativeSource, PartRanges, Pause, ScriptSource, Segment,
+    SegmentControl, StageSource, StepGate, Times, TrainError, Update, VERDICT, model, script_exchange,
+    server, weights, worker,
 };
 use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -67,6 +69,8 @@ pub(crate) struct RankContext<'a> {
     pub model: RankModel<'a>,
     pub strategy: &'static Strategy,
     pub setup: Setup,
+    /// Where the model is cut, if it is.
+    pub stages: Option<StagePlan>,
     pub rank: usize,
 }
 
@@ -79,9 +83,12 @@ impl<'a> RankContext<'a> {
         };
         let plan = plan.clone();
         let graph = Arc::new(model::graph(&plan, dataset)?);
-        let (strategy, setup) =
-            (plan.strategy, worker::setup(&plan, &Layout::of(&graph), dataset.train.len()));
-        Ok(Self { plan, model: RankModel::Native { dataset, graph }, strategy, setup, rank })
+        let stages = plan.stage_plan(&graph)?;
+        let (strategy, setup) = (
+            plan.strategy,
+            worker::staged_setup(&plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len()),
+        );
+        Ok(Self { plan, model: RankModel::Native { dataset, graph }, strategy, setup, stages, rank })
     }
 
     /// The view of a rank of a run whose scripts have attached.
@@ -93,7 +100,7 @@ impl<'a> RankContext<'a> {
     ) -> Self {
         let plan = plan.clone();
         let (strategy, setup) = (plan.strategy, worker::setup(&plan, &layout, 0));
-        Self { plan, model: RankModel::Script { layout, optimizer }, strategy, setup, rank }
+        Self { plan, model: RankModel::Script { layout, optimizer }, strategy, setup, stages: None, rank }
     }
 
     /// Numbers of state that the model has besides its parameters.
@@ -106,7 +113,24 @@ impl<'a> RankContext<'a> {
 
     /// The part of the parameters that a server owns.
     pub fn shard(&self) -> std::ops::Range<usize> {
-        self.setup.shards()[self.rank - self.plan.workers].clone()
+        let own = self.own_setup();
+        own.shards()[(self.rank - self.plan.workers) / self.setup.stage_count()].clone()
+    }
+
+    /// What the ranks of one's own stage are told that average among themselves.
+    fn own_setup(&self) -> Setup {
+        self.setup.of_stage(self.setup.stage_of(self.rank))
+    }
+
+    /// The part of the model that each rank of a replica has: one, if it is not cut into stages.
+    pub fn part_ranges(&self) -> Vec<PartRanges> {
+        match (&self.stages, &self.model) {
+            (Some(stages), _) => stages.parts.iter().map(PartRanges::of).collect(),
+            (None, RankModel::Native { graph, .. }) => vec![PartRanges::of(&graph.whole())],
+            (None, RankModel::Script { layout, .. }) => {
+                vec![PartRanges { params: 0..layout.params, state: 0..layout.state }]
+            }
+        }
     }
 
     /// How far the workers' models agree.
@@ -125,7 +149,9 @@ impl<'a> RankContext<'a> {
         let averaged =
             self.agreement() != ReplicaAgreement::Apart && self.state_count() > 0 && self.plan.workers > 1;
         // A script reports when it likes; its target ends the run as a request to stop does.
-        averaged || self.plan.stop_at_target && self.together() && self.plan.script.is_none()
+        // Stages are put together and evaluated elsewhere, while nobody else uses the cores.
+        let staged = self.setup.stages.is_some();
+        averaged || staged || self.plan.stop_at_target && self.together() && self.plan.script.is_none()
     }
 
     /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
@@ -177,11 +203,16 @@ impl<'a> RankContext<'a> {
     ) -> Result<(), TrainError> {
         let Self { plan, strategy, setup, rank, .. } = self;
         let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-        let (mut native, mut attached) = (None, start.source);
+        let (mut native, mut staged, mut attached) = (None, None, start.source);
         let samples = match &self.model {
             RankModel::Native { dataset, graph } => {
-                let graph = Arc::clone(graph);
-                native = Some(NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), *rank));
+                let (graph, compute) = (Arc::clone(graph), Arc::clone(&compute));
+                match &self.stages {
+                    None => native = Some(NativeSource::new(plan, setup, dataset, graph, compute, *rank)),
+                    Some(stages) => {
+                        staged = Some(StageSource::new(plan, setup, stages, dataset, graph, compute, *rank));
+                    }
+                }
                 dataset.train.len()
             }
             RankModel::Script { .. } => 0,
@@ -189,10 +220,11 @@ impl<'a> RankContext<'a> {
         if let Some(script) = &mut attached {
             script.start_from(start.params);
         }
-        let source: &mut dyn GradientSource = match (&mut native, &mut attached) {
-            (Some(native), _) => native,
-            (None, Some(script)) => script,
-            (None, None) => unreachable!("a worker has a network or a script"),
+        let source: &mut dyn GradientSource = match (&mut native, &mut staged, &mut attached) {
+            (Some(native), ..) => native,
+            (_, Some(stage), _) => stage,
+            (_, _, Some(script)) => script,
+            (None, None, None) => unreachable!("a worker has a network or a script"),
         };
         let observer = recorder.observer();
         let job =
@@ -245,7 +277,10 @@ impl<'a> RankContext<'a> {
         // The launcher evaluates the mean of models that differ, and any on samples that evaluations left out.
         // (A script's own are nobody's to evaluate.)
         let left_out = plan.eval_samples.is_some() && plan.servers == 0 && *rank == 0;
-        let params = if summary.accuracy.is_some() || left_out { &summary.params[..] } else { &[] };
+        // Stages are put together there, those of the first replica.
+        let stage = setup.stages.is_some() && *rank < setup.stage_count();
+        let shown = summary.accuracy.is_some() || left_out || stage;
+        let params = if shown { &summary.params[..] } else { &[] };
         say(RankEvent::Done(Box::new(account)), &[params, &summary.state].concat());
         Ok(())
     }
@@ -259,8 +294,12 @@ impl<'a> RankContext<'a> {
         say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, strategy, setup, rank, .. } = self;
+        let stage = setup.stage_of(*rank);
         let (params, frozen) = match &self.model {
-            RankModel::Native { graph, .. } => (&model::start(plan, graph)?.0, weights::frozen(plan, graph)?),
+            RankModel::Native { graph, .. } => {
+                let part = self.stages.as_ref().map_or(graph.whole(), |stages| stages.parts[stage].clone());
+                (&model::start_part(plan, graph, &part)?.0, weights::frozen_part(plan, graph, &part)?)
+            }
             RankModel::Script { .. } => (&start.params, Vec::new()),
         };
         self.server_update(Arc::new(Compute::new(1, false)))?;
@@ -281,7 +320,7 @@ impl<'a> RankContext<'a> {
         };
         let shard = self.shard();
         let every = self.snapshot_every();
-        let shares = setup.shares() as u64;
+        let shares = self.own_setup().shares() as u64;
         let all = setup.end().saturating_mul(shares);
         let mut round = every.map_or(0, |every| control.segment.from * shares / every);
         let ran = server::run(&job, transport, control, &mut |seen| match seen {

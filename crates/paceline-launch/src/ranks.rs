@@ -5,7 +5,6 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use paceline_protocol::SINGLE;
 use paceline_record::Recording;
 use paceline_train::TrainError;
 use paceline_wire::line::join_listener::{JoinPort, Visit};
@@ -110,7 +109,7 @@ impl Ranks {
         let layout = if hosts.is_some() { plan.layout() } else { vec![0; world] };
         let ends = vec![None; world];
         // A script is a process already, and ends with its rank's.
-        let thread = plan.document.strategy == SINGLE && plan.script.is_none();
+        let thread = plan.alone() && plan.script.is_none();
         let alone = thread.then_some(inproc::KIND.mesh).flatten();
         if let Some(mesh) = alone.or(plan.transport.mesh) {
             let local = LocalRanks::Threads(RankThreads::start(scope, launch, mesh(world), sender));

@@ -132,14 +132,11 @@ impl Rendezvous<'_> {
             refuse(link, message, hint);
             Err(format!("{remote}: {message}"))
         };
-        let greeting: Greeting = match joining::decode(greeting) {
-            Ok((greeting, _)) => greeting,
-            Err(cause) => return refuse(link, &format!("the greeting: {cause}"), ""),
-        };
         let hosts = self.members.len() + 1;
-        if let Err((message, hint)) = check_greeting(&greeting, hosts) {
-            return refuse(link, &message, &hint);
-        }
+        let greeting = match read_greeting(greeting, hosts) {
+            Ok(greeting) => greeting,
+            Err((message, hint)) => return refuse(link, &message, hint),
+        };
         if let Some(here) = self.here.filter(|here| here.ip() != local.ip()) {
             let message = format!("it came to {local}, but others reach this machine at {here}");
             return refuse(link, &message, &format!("join at {here}"));
@@ -199,19 +196,21 @@ impl Rendezvous<'_> {
     }
 }
 
-/// Whether a machine fits a job of so many hosts; why not, and what to do, otherwise.
-pub(crate) fn check_greeting(greeting: &Greeting, hosts: usize) -> Result<(), (String, String)> {
+/// What a machine says of itself, if it fits a job of so many hosts; why it does not, and what to do, otherwise.
+pub(crate) fn read_greeting(greeting: &[u8], hosts: usize) -> Result<Greeting, (String, &'static str)> {
+    let (greeting, _) =
+        joining::decode::<Greeting>(greeting).map_err(|cause| (format!("the greeting: {cause}"), ""))?;
     let (ours, theirs) = (Version::own(), &greeting.version);
     if *theirs != ours {
         let message = format!("versions differ: the launcher has {ours}; the joiner has {theirs}");
-        return Err((message, "install the same version on both machines".into()));
+        return Err((message, "install the same version on both machines"));
     }
     match greeting.hosts.filter(|&expected| expected != hosts) {
-        None => Ok(()),
+        None => Ok(greeting),
         Some(expected) => {
             let message =
                 format!("the number of hosts differs: the launcher has {hosts}; the joiner has {expected}");
-            Err((message, "--hosts (or WORLD_SIZE) must be the same on both sides".into()))
+            Err((message, "--hosts (or WORLD_SIZE) must be the same on both sides"))
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_plan::{Plan, PlanError};
-use paceline_protocol::{Refusal, SINGLE};
+use paceline_protocol::Refusal;
 use paceline_record::process::Started;
 use paceline_record::{Event, FailureKind, Recording, RunResult};
 use paceline_registry::Registry;
@@ -149,7 +149,7 @@ pub fn check(
     if let Some(dataset) = dataset {
         plan.check_test(dataset.test.len())?;
     }
-    if plan.document.strategy == SINGLE {
+    if plan.alone() {
         return Ok(());
     }
     transport(&registries.transports, &plan.document.transport, plan.buffer)?;
@@ -173,7 +173,7 @@ pub fn run(
 ) -> Result<RunResult, LaunchError> {
     let plan = launch.plan;
     check_processes(plan)?;
-    if plan.document.strategy != SINGLE {
+    if !plan.alone() {
         check_hosts(plan, &launch.registries.transports, listen.is_some())?;
     }
     check(plan, launch.registries, launch.dataset)?;
@@ -185,14 +185,16 @@ pub fn run(
         let problem = "a machine that is lost does not come back by itself: not with --listen";
         return Err(PlanError::new("--on-loss", "restart", problem).into());
     }
-    let mut done = attempt(launch, listen, report);
     let mut checkpointing = launch.checkpointing.clone();
+    checkpointing.cut(launch)?;
+    let mut done = attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, listen, report);
     for left in (0..plan.restarts).rev() {
         let Err(error) = &done else { break };
         if error.kind() != FailureKind::Lost {
             break;
         }
-        checkpointing.resumed = checkpointing.checkpoints.latest(&plan.hash())?.0.map(Arc::new);
+        checkpointing.resumed = checkpointing.checkpoints.latest(&plan.checkpoint_hash())?.0.map(Arc::new);
+        checkpointing.cut(launch)?;
         let step = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step);
         report(Event::Restarted { step, cause: &error.to_string(), left });
         done = attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, None, report);
@@ -223,7 +225,10 @@ fn attempt(
             let samples = evaluation_samples(launch.plan, test);
             for job in to_do {
                 let Snapshot { step, train_s, params, state } = job;
-                let outcome = evaluate(launch, &params, state, &samples, 1);
+                // Summed up as workers without stages would, each on its share.
+                let together = launch.plan.stages > 1 && state.as_ref().is_none_or(Vec::is_empty);
+                let shares = if together { launch.plan.replicas() } else { 1 };
+                let outcome = evaluate(launch, &params, state, &samples, shares);
                 if done.send((step, train_s, outcome)).is_err() {
                     return;
                 }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use paceline_data::order;
 use paceline_nn::{Compute, Outcome};
 use paceline_plan::PlanError;
-use paceline_protocol::{Refusal, ReplicaAgreement, SINGLE};
+use paceline_protocol::{Refusal, ReplicaAgreement};
 use paceline_record::event::SCHEMA;
 use paceline_record::{Event, FailureKind, RunResult};
 use paceline_train::model::params_sha256;
 use paceline_train::native::mean;
-use paceline_train::{Replica, TensorLayout, TrainError, USED_TENSORS, model};
+use paceline_train::{PartRanges, Replica, TensorLayout, TrainError, USED_TENSORS, model};
 
 use crate::agent;
 use crate::control::{RankCommand, RankEvent, ScriptCommon};
@@ -24,6 +24,7 @@ use crate::pauses::{PauseDecision, Pauses, pack, unpack};
 use crate::rank::{RankContext, RankModel, role};
 use crate::ranks::Ranks;
 use crate::run::Launch;
+use crate::staged::whole_model;
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
@@ -94,6 +95,8 @@ pub(crate) struct Watch<'a> {
     start: Vec<f32>,
     params: usize,
     state: usize,
+    /// Where each stage lies in the model, if it is cut into stages.
+    stages: Option<Vec<PartRanges>>,
     /// Snapshots of which parts are missing.
     snapshots: Vec<Incomplete>,
     /// Snapshots that are being evaluated.
@@ -129,6 +132,11 @@ impl<'a> Watch<'a> {
             awaited: context.as_ref().is_ok_and(RankContext::awaits_verdicts),
             verdicts: Vec::new(),
             missing: Missing::default(),
+            stages: context
+                .as_ref()
+                .ok()
+                .filter(|context| context.stages.is_some())
+                .map(RankContext::part_ranges),
             params: context.map_or(0, |context| context.setup.params),
             attached: vec![None; launch.plan.workers],
             start: Vec::new(),
@@ -228,7 +236,7 @@ impl<'a> Watch<'a> {
         if let (Reaction::Connect, Some(Some(common))) = (&reaction, self.attached.first()) {
             let context = RankContext::of_script(plan, common.layout.clone(), None, 0);
             let refused = |Refusal { flag, value, problem }| PlanError { flag, value, problem };
-            if plan.document.strategy != SINGLE {
+            if !plan.alone() {
                 context.strategy.check(&context.setup).map_err(refused)?;
             }
             self.params = context.setup.params;
@@ -340,7 +348,8 @@ impl<'a> Watch<'a> {
             }
             RankEvent::Step { step, samples, loss, train_s } => {
                 self.steps[rank] = step;
-                if rank == 0 {
+                // The last stage knows the loss.
+                if rank + 1 == plan.stages {
                     let samples = self.gather.samples_before(step, samples);
                     let train_loss = loss.unwrap_or(f64::NAN);
                     report(Event::Progress { step, samples, train_s, train_loss });
@@ -423,6 +432,10 @@ impl<'a> Watch<'a> {
     /// The model out of what the workers have shown, in their order: parameters (if they agree, the first worker's
     /// alone) and the state of each position, whose mean counts.
     fn model(&self, parts: &[Vec<f32>]) -> (Vec<f32>, Option<Vec<f32>>) {
+        if let Some(stages) = &self.stages {
+            let (params, state) = whole_model(stages, parts);
+            return (params, Some(state));
+        }
         let mut all = parts.concat();
         if self.agreement == ReplicaAgreement::Apart {
             let mut mean = mean(&all, self.params + self.state);
@@ -453,7 +466,10 @@ impl<'a> Watch<'a> {
 
     fn lost(&self, rank: usize, cause: String, ranks: &Ranks) -> LaunchError {
         let (role, pid, when) = (role(self.launch.plan, rank), ranks.pid(rank), self.when(&[rank]));
-        let cause = ranks.place(rank).map_or(cause.clone(), |place| format!("{cause}, on {place}"));
+        let mut cause = ranks.place(rank).map_or(cause.clone(), |place| format!("{cause}, on {place}"));
+        if let Some(stage) = self.launch.plan.stage_words(rank) {
+            cause = format!("{stage}; {cause}");
+        }
         LaunchError::Lost { role, rank, pid, when, cause }
     }
 
@@ -538,14 +554,17 @@ impl<'a> Watch<'a> {
         let test = launch.dataset.map_or(0, |dataset| dataset.test.len());
         let apart = self.agreement == ReplicaAgreement::Apart && launch.dataset.is_some();
         // Workers whose models agree have evaluated the last step themselves, on what evaluations take.
-        if apart || plan.eval_samples.is_some() {
+        if apart || plan.eval_samples.is_some() || self.stages.is_some() {
             let workers = &self.gather.numbers[..plan.workers];
             let (params, state) = match plan.servers {
+                _ if self.stages.is_some() => self.model(workers),
                 0 => self.model(workers),
                 _ => (self.gather.server_params(), Some(mean(&workers.concat(), self.state))),
             };
-            if apart {
+            if apart || self.stages.is_some() {
                 model = Some(params_sha256(&params));
+            }
+            if apart {
                 let samples = model::evaluation_samples(plan, test);
                 let outcome = evaluate(launch, &params, state.clone(), &samples, 1)?;
                 let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
@@ -554,7 +573,7 @@ impl<'a> Watch<'a> {
             if plan.eval_samples.is_some() {
                 let samples = model::all_samples(test);
                 // Summed up as it would be if evaluations took them all.
-                let shares = if apart || self.state > 0 { 1 } else { plan.workers };
+                let shares = if apart || self.state > 0 { 1 } else { plan.replicas() };
                 self.gather.final_outcome(evaluate(launch, &params, state, &samples, shares)?);
             }
         }

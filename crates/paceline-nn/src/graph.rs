@@ -5,6 +5,7 @@ use std::ops::Range;
 use paceline_random::{Purpose, Stream};
 
 use crate::layers::{Init, Op};
+use crate::part::GraphPart;
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -270,22 +271,30 @@ impl Graph {
     /// Fills `params` and `state` with the values that training starts from: a function of the seed and
     /// of each tensor's place alone.
     pub fn init<T: Real>(&self, seed: u64, params: &mut [T], state: &mut [T]) {
+        self.init_part(&self.whole(), seed, params, state);
+    }
+
+    /// Like [`Graph::init`] for the parameters and the state of a part.
+    pub fn init_part<T: Real>(&self, part: &GraphPart, seed: u64, params: &mut [T], state: &mut [T]) {
         let stream = Stream::new(seed, Purpose::Init);
         // Numbers of their own: a normal one is made from two uniform ones.
         let normals = stream.fork(1);
-        for (buffer, tensors) in [(params, &self.params), (state, &self.state)] {
-            for tensor in tensors {
+        for (buffer, tensors, own) in
+            [(params, &self.params, &part.params), (state, &self.state, &part.state)]
+        {
+            let inside = |t: &&Tensor| own.start <= t.range.start && t.range.end <= own.end;
+            for tensor in tensors.iter().filter(inside) {
+                let (places, first) = (tensor.range.clone(), own.start);
                 match tensor.init {
-                    Init::Constant(value) => buffer[tensor.range.clone()].fill(T::of(value)),
+                    Init::Constant(value) => {
+                        buffer[places.start - first..places.end - first].fill(T::of(value));
+                    }
                     Init::Normal(deviation) => {
-                        for i in tensor.range.clone() {
-                            buffer[i] = T::of(deviation * normals.normal(i as u64));
-                        }
+                        places.for_each(|i| buffer[i - first] = T::of(deviation * normals.normal(i as u64)));
                     }
                     Init::Uniform(bound) => {
-                        for i in tensor.range.clone() {
-                            buffer[i] = T::of(stream.uniform(i as u64, -bound, bound));
-                        }
+                        places
+                            .for_each(|i| buffer[i - first] = T::of(stream.uniform(i as u64, -bound, bound)));
                     }
                 }
             }

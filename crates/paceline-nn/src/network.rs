@@ -116,6 +116,12 @@ impl<T: Real> Network<T> {
         self.capacity
     }
 
+    /// Bytes of its slots and of the values' gradients.
+    pub fn pass_bytes(&self) -> usize {
+        let of_slots = self.slots.iter().flat_map(|slot| slot.values.iter().chain(&slot.saved));
+        of_slots.chain(&self.gradients).map(|buffer| size_of_val(&buffer[..])).sum()
+    }
+
     /// The input of the first `samples` samples of a slot, to be filled before [`Network::forward`].
     pub fn input(&mut self, slot: usize, samples: usize) -> &mut [T] {
         let size = self.graph.input().size();
@@ -242,6 +248,18 @@ impl<T: Real> Network<T> {
         grads: &'g mut [T],
         ready: &mut dyn FnMut(usize, &'g mut [T]),
     ) {
+        self.backward_watched(pass, params, grads, ready, &mut |_| {});
+    }
+
+    /// Like [`Network::backward`], telling `done` of each layer that is.
+    pub fn backward_watched<'g>(
+        &mut self,
+        pass: &Pass<'_>,
+        params: &[T],
+        grads: &'g mut [T],
+        ready: &mut dyn FnMut(usize, &'g mut [T]),
+        done: &mut dyn FnMut(usize),
+    ) {
         assert_eq!(grads.len(), self.part.params.len(), "the gradient buffer's length");
         if pass.samples == 0 && pass.before + pass.after > 0 {
             return;
@@ -259,16 +277,15 @@ impl<T: Real> Network<T> {
             } else {
                 self.node_backward(i, pass, params, own);
             }
-            if pass.after > 0 {
-                continue;
-            }
             let mut own = own;
-            for tensor in graph.params()[node.params.clone()].iter().rev() {
+            let last = pass.after == 0;
+            for tensor in graph.params()[node.params.clone()].iter().rev().filter(|_| last) {
                 let offset = tensor.range.start - self.part.params.start;
                 let (before, last) = own.split_at_mut(offset - range.start);
                 own = before;
                 ready(offset, last);
             }
+            done(i);
         }
     }
 

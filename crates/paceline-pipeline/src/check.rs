@@ -1,7 +1,7 @@
 //! What must hold of a program before anything runs, and what follows from it.
 
 use crate::program::{PipelineProgram, ProgramError, RankProgram};
-use crate::work::{Work, WorkKind};
+use paceline_protocol::{Work, WorkKind};
 
 /// A program that can be run: each stage does each micro-batch once forward and once backward, in ascending order (so
 /// that gradients and running statistics have the bits of one worker), and no rank waits for ever.

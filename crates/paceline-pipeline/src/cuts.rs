@@ -98,6 +98,28 @@ impl Cuts {
     }
 }
 
+/// Where a graph that was cut would be cut if its stages are to take the same, by what they took: within a stage, layers
+/// share that as counted costs tell. The names of the layers; none if that is where it was cut.
+pub fn better_cuts(graph: &Graph, costs: &[LayerCost], cuts: &[usize], took: &[f64]) -> Vec<String> {
+    let bounds: Vec<usize> = [0].iter().chain(cuts).chain([&costs.len()]).copied().collect();
+    let mut scaled = costs.to_vec();
+    for (pair, took) in bounds.windows(2).zip(took) {
+        let own = &mut scaled[pair[0]..pair[1]];
+        let counted: u64 = own.iter().map(|cost| cost.both()).sum();
+        // Nanoseconds are fine enough, and no time is lost where nothing was counted.
+        let part = |cost: u64| (1e9 * took * cost as f64 / counted.max(1) as f64) as u64;
+        own.iter_mut().for_each(|cost| {
+            *cost = LayerCost { forward: part(cost.forward), backward: part(cost.backward) }
+        });
+    }
+    let better = balanced(graph, &scaled, took.len());
+    if better == cuts {
+        Vec::new()
+    } else {
+        better.iter().map(|&at| graph.nodes()[at].name.clone()).collect()
+    }
+}
+
 /// The layer of this name, or the first of a group: `layer3.1` is the first of those called `layer3.1.…`.
 fn find(graph: &Graph, name: &str) -> Option<usize> {
     let place = |found: &dyn Fn(&str) -> bool| graph.nodes().iter().position(|node| found(&node.name));
@@ -203,6 +225,22 @@ mod tests {
         let cost = |both| LayerCost { forward: both, backward: 0 };
         let costs = [cost(1), cost(1), cost(1), cost(10)];
         assert_eq!(Cuts::Auto.find(&graph, &costs, 3), Ok(vec![2, 3]));
+    }
+
+    #[test]
+    fn a_stage_that_took_too_long_hands_layers_to_its_neighbour() {
+        let graph = model("resnet20");
+        let costs = counted_costs(&graph, 1);
+        let cuts = Cuts::Auto.find(&graph, &costs, 2).unwrap();
+        let even = |cuts: &[usize]| {
+            let bounds = [0, cuts[0], costs.len()];
+            let sum = |pair: &[usize]| costs[pair[0]..pair[1]].iter().map(|cost| cost.both() as f64).sum();
+            bounds.windows(2).map(sum).collect::<Vec<f64>>()
+        };
+        assert_eq!(better_cuts(&graph, &costs, &cuts, &even(&cuts)), Vec::<String>::new());
+        let late = [cuts[0] + 9];
+        let name = graph.nodes()[cuts[0]].name.clone();
+        assert_eq!(better_cuts(&graph, &costs, &late, &even(&late)), [name]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::report::PipelineReport;
 use crate::timeline::TimedWork;
-use crate::work::WorkKind;
+use paceline_protocol::WorkKind;
 
 /// Distances of the picture, in pixels.
 const LEFT: usize = 64;

@@ -1,6 +1,6 @@
 //! The work of each rank of a pipeline, in order.
 
-use crate::work::Work;
+use paceline_protocol::Work;
 
 /// The work of each rank, in order. [`PipelineProgram::check`] says whether it can be run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use paceline_plan::{SheetRow, Terminator, to_csv};
 
 use crate::check::CheckedProgram;
 use crate::program::{PipelineProgram, ProgramError, RankProgram};
-use crate::work::{Work, WorkKind};
+use paceline_protocol::{Work, WorkKind};
 
 /// Most stages and micro-batches of a table.
 const MOST: usize = 1 << 16;

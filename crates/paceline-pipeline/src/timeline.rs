@@ -2,7 +2,7 @@
 //! has arrived.
 
 use crate::check::CheckedProgram;
-use crate::work::{Work, WorkKind};
+use paceline_protocol::{Work, WorkKind};
 
 /// What a micro-batch takes in a stage, in units of the caller's: nanoseconds, or counted operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

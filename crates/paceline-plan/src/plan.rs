@@ -136,8 +136,19 @@ pub struct Plan {
     /// Layers whose parameters do not change, by name or by the beginning of it up to a dot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frozen: Vec<String>,
-    /// Number of workers.
+    /// Number of workers; with stages, those of all replicas together.
     pub workers: usize,
+    /// Stages that the model is cut into, each on a worker of its own: so many workers are a replica of the model, and
+    /// worker `w` has stage `w mod stages` of replica `w / stages`.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub stages: usize,
+    /// In which order stages pass micro-batches; none without stages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<String>,
+    /// The layers that later stages begin with, or the beginnings of their names up to a dot; where it is empty, stages are
+    /// made as even as counted costs are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuts: Vec<String>,
     /// Shares of a global batch, where they are not one per worker; each has `batch` samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<usize>,
@@ -234,6 +245,9 @@ const OF_NATIVE: &[&str] = &[
     "model-file",
     "init",
     "frozen",
+    "stages",
+    "pipeline",
+    "cuts",
     "shares",
     "micro-batches",
     "shard",
@@ -306,9 +320,24 @@ impl Plan {
         }
     }
 
+    /// Models that are trained side by side: workers, or as many of them as have all stages of one.
+    pub fn replicas(&self) -> usize {
+        self.workers / self.stages.max(1)
+    }
+
+    /// Which stage a rank has, in words; none without stages.
+    pub fn stage_words(&self, rank: usize) -> Option<String> {
+        let stage = rank.checked_sub(self.workers).unwrap_or(rank) % self.stages.max(1);
+        let replica = match rank / self.stages.max(1) {
+            replica if rank < self.workers && self.replicas() > 1 => format!(" of replica {replica}"),
+            _ => String::new(),
+        };
+        (self.stages > 1).then(|| format!("stage {stage} of {}{replica}", self.stages))
+    }
+
     /// Shares of a global batch.
     pub fn shares(&self) -> usize {
-        self.shares.unwrap_or(self.workers)
+        self.shares.unwrap_or(self.replicas())
     }
 
     /// Samples of a step of all workers together.
@@ -323,8 +352,14 @@ impl Plan {
         };
         let rate = |v: f64| v.is_finite() && v >= 0.0;
         need(self.workers > 0, "--workers", &self.workers, "at least 1 is needed")?;
+        need(self.stages > 0, "--stages", &self.stages, "at least 1 is needed")?;
+        let stages = self.stages;
+        let problem = format!(
+            "must be a multiple of --stages ({stages}): each replica of the model has {stages} workers"
+        );
+        need(self.workers.is_multiple_of(stages), "--workers", &self.workers, &problem)?;
         let problem = format!("the training split has only {samples} samples: at most {samples} workers");
-        need(self.workers <= samples, "--workers", &self.workers, &problem)?;
+        need(self.replicas() <= samples, "--workers", &self.workers, &problem)?;
         need(self.batch > 0, "--batch", &self.batch, "at least 1 sample is needed")?;
         let problem = format!("the training split has only {samples} samples: at most {samples} in a batch");
         need(self.batch <= samples, "--batch", &self.batch, &problem)?;
@@ -457,6 +492,16 @@ impl Plan {
         serde_json::from_str(document).expect("the example is a plan")
     }
 
+    /// The hash by which checkpoints are found: that of the same run without stages, since a checkpoint holds the whole
+    /// model whoever had which part.
+    pub fn checkpoint_hash(&self) -> String {
+        let (workers, alone) = (self.replicas(), self.replicas() == 1 && self.servers == 0);
+        let whole = Self { workers, stages: 1, pipeline: None, cuts: Vec::new(), ..self.clone() };
+        // One worker alone has this transport, since it sends nothing.
+        let transport = if self.stages > 1 && alone { "tcp".into() } else { self.transport.clone() };
+        Self { transport, ..whole }.hash()
+    }
+
     /// SHA-256 of the plan, in hexadecimal.
     pub fn hash(&self) -> String {
         let text = serde_json::to_string(self).expect("a plan is plain data");
@@ -485,6 +530,8 @@ pub(crate) mod tests {
             ("--batch", Plan { batch: 0, ..plan() }),
             ("--batch", Plan { batch: 101, ..plan() }),
             ("--workers", Plan { workers: 101, batch: 1, ..plan() }),
+            ("--workers", Plan { workers: 3, stages: 2, ..plan() }),
+            ("--stages", Plan { stages: 0, ..plan() }),
             ("--straggler", Plan { straggler: Some(Straggler::One { rank: 1, factor: 2.0 }), ..plan() }),
             ("--lr", Plan { lr: f64::NAN, ..plan() }),
             ("--lr", Plan { lr: 0.0, ..plan() }),
@@ -573,6 +620,9 @@ pub(crate) mod tests {
             "model-file",
             "init",
             "frozen",
+            "stages",
+            "pipeline",
+            "cuts",
             "shares",
             "micro-batches",
             "eval-samples",
@@ -592,6 +642,25 @@ pub(crate) mod tests {
         let file = |text: &str| Plan { strategy_file: Some(text.into()), ..plan() }.hash();
         assert_ne!(plan().hash(), file("name = \"a\""));
         assert_ne!(file("name = \"b\""), file("name = \"a\""));
+    }
+
+    #[test]
+    fn checkpoints_are_those_of_the_same_run_without_stages() {
+        let two = Plan { workers: 2, transport: "shm".into(), strategy: "auto".into(), ..plan() };
+        assert_eq!(two.checkpoint_hash(), two.hash());
+        let staged = Plan { workers: 6, stages: 3, pipeline: Some("gpipe".into()), ..two.clone() };
+        assert_ne!(staged.hash(), two.hash());
+        assert_eq!(
+            (staged.checkpoint_hash(), staged.replicas(), staged.global_batch()),
+            (two.hash(), 2, 128)
+        );
+        let cut =
+            Plan { workers: 8, stages: 4, pipeline: Some("1f1b".into()), cuts: vec!["fc".into()], ..two };
+        assert_eq!(cut.checkpoint_hash(), staged.checkpoint_hash());
+        let alone = Plan { workers: 3, stages: 3, transport: "uds".into(), ..plan() };
+        assert_eq!(alone.checkpoint_hash(), plan().hash());
+        let document = serde_json::to_value(plan()).unwrap();
+        assert!(["stages", "pipeline", "cuts"].iter().all(|name| document.get(name).is_none()));
     }
 
     #[test]

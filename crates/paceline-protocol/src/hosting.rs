@@ -225,6 +225,8 @@ fn touches_params(action: &Action) -> bool {
 impl Participant for Hosting {
     fn on(&mut self, now: Time, input: Input, out: &mut Actions) {
         match input {
+            // Stages have one position each.
+            Input::Ran(_) => {}
             Input::GradReady { .. } | Input::Load(_) => self.inbox.push_back((self.turn, input)),
             Input::BackwardDone => {
                 self.inbox.push_back((self.turn, input));

@@ -10,6 +10,8 @@
 //! - [`options`]: parameters that users can set; [`consistency`]: when a worker may go on
 //! - `schedule`: the rounds of a collective as data; [`exchange`]: the one executor of schedules
 //! - `topology`: who sits where
+//! - `work`: one pass of a micro-batch through a stage; `stages`: a model that is cut into stages: who has which part
+//! - `staged`: participants of a run with stages
 //! - `hosting`: several positions on one rank; `departure`: how a run ends when a worker leaves
 //! - `commit`, `handover`, `membership`: runs whose members may change: when parameters change, who gets them from
 //!   whom, and how a run goes on after a loss
@@ -39,11 +41,14 @@ mod memory;
 pub mod options;
 mod schedule;
 pub mod setup;
+mod staged;
+mod stages;
 mod step_driver;
 mod strategies;
 mod topology;
 mod trace;
 mod vocabulary;
+mod work;
 
 pub use codec::{Accumulate, CODECS, Codec, Coder, Family};
 pub use consistency::{CONSISTENCIES, Consistency};
@@ -54,6 +59,7 @@ pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
 pub use schedule::{CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, SizedPath};
 pub use setup::{Averages, GenerationMembers, Handover, Refusal, Setup, Tensor};
+pub use stages::{BatchLengths, Crossing, Stage, StageSetup};
 pub use step_driver::{StepDriver, StepProtocol};
 pub use strategies::{
     AUTO, AUTO_PATHS, COLLECTIVE, DELEGATED, FROM_FILE, Protocols, ReplicaAgreement, SINGLE, STRATEGIES,
@@ -65,3 +71,4 @@ pub use vocabulary::{
     Action, Actions, Buf, GradientScale, Input, Matrix, MessageHead, MsgId, OpId, Outcome, PartStanding,
     Participant, Rank, RankStanding, Region, TAKEN, Tag, Time, Transposed, WorkUnit, WorkerLoad,
 };
+pub use work::{Work, WorkKind};

@@ -7,6 +7,7 @@ use crate::codec::Coder;
 use crate::consistency::Consistency;
 use crate::options::Options;
 use crate::schedule::SizedPath;
+use crate::stages::StageSetup;
 use crate::strategies::StrategyProgram;
 use crate::topology::Topology;
 use crate::vocabulary::{Rank, WorkUnit};
@@ -79,6 +80,9 @@ pub struct Setup {
     pub options: Options,
     /// The rounds of a strategy that a file describes.
     pub program: Option<Arc<dyn StrategyProgram>>,
+    /// Where the model is cut into stages, one per rank of a replica; then `params` and `tensors` are those of the whole
+    /// model, and a rank's buffers hold its stage's range of them ([`Setup::of_stage`]).
+    pub stages: Option<Arc<StageSetup>>,
     /// Seed of a strategy's choices.
     pub seed: u64,
     /// Generation of this run's messages.
@@ -160,6 +164,7 @@ impl Setup {
             coder: None,
             options: Options::default(),
             program: None,
+            stages: None,
             seed: 0,
             generation: 0,
             membership: None,

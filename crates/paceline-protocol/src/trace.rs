@@ -6,15 +6,18 @@ use std::collections::BTreeMap;
 
 use crate::codec::Accumulate;
 use crate::vocabulary::{Action, Buf, Rank, Region, Tag};
+use crate::work::Work;
 
 /// What a sequence is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TraceSubject {
     /// Messages of a bucket to a rank, from one position to another.
     Link(Rank, u32, (u8, u8)),
-    /// Computations on a place of the flat buffers (0), of a scratch buffer (from 1), or of a further position's gradients (from the
-    /// largest number down).
+    /// Computations on a place of the flat buffers (0), of a scratch buffer (from 1), of what a crossing carries (from 2^14), or of
+    /// a further position's gradients (from the largest number down).
     Place(u16, usize),
+    /// Passes through the rank's stage.
+    Passes,
 }
 
 /// One action, without what only the driver chooses.
@@ -33,6 +36,8 @@ pub enum TracedAction {
     Orthonormalised(Region),
     /// Updated parameters, at the rate of this step.
     Applied(Region, u64),
+    /// Passed a micro-batch through the stage, in a slot.
+    Passed(Work, usize),
 }
 
 /// The sequences of one participant.
@@ -45,6 +50,10 @@ impl Trace {
         let (place, did) = match *action {
             Action::Send { to, tag, head, src, .. } => {
                 self.add(TraceSubject::Link(to, tag.bucket, head.of), TracedAction::Sent(tag, src));
+                return;
+            }
+            Action::Run { work, slot, .. } => {
+                self.add(TraceSubject::Passes, TracedAction::Passed(work, slot));
                 return;
             }
             Action::Reduce { dst, .. } => (dst, TracedAction::Reduced(dst)),
@@ -74,11 +83,16 @@ impl Trace {
     }
 }
 
+/// The number of the first crossing's values.
+const CROSSINGS: u16 = 1 << 14;
+
 /// A buffer's number. What happens in the flat buffers is told by place alone: an update follows its sum.
 fn buffer(buf: Buf) -> u16 {
     match buf {
         Buf::Param | Buf::Grad | Buf::Optimiser(_) | Buf::Msg(_) => 0,
         Buf::Scratch(n) => n + 1,
+        Buf::Value(n) => CROSSINGS + 2 * n,
+        Buf::Slope(n) => CROSSINGS + 2 * n + 1,
         Buf::HostedGrad(n) => u16::MAX - n,
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::codec::{Accumulate, Coder};
+use crate::work::Work;
 
 /// A process of a run: workers first, then servers.
 pub type Rank = usize;
@@ -31,6 +32,11 @@ pub enum Buf {
     Scratch(u16),
     /// A block of the optimiser's memory, laid out like the parameters: only handed over to ranks that join.
     Optimiser(u16),
+    /// What crossing `n` of this rank's stage carries forward ([`crate::Stage::crossings`]): a region of
+    /// [`crate::StageSetup::room`] elements for each slot, one behind the other.
+    Value(u16),
+    /// The gradients that come back over crossing `n`, laid out like its values.
+    Slope(u16),
     /// A received body; offsets count from its start.
     Msg(MsgId),
 }
@@ -162,6 +168,9 @@ pub enum Input {
     },
     /// A send is over: its region may be written again.
     Done(OpId),
+    /// A pass through a stage is over ([`Action::Run`]). Of the last micro-batch's backward pass this comes after its
+    /// [`Input::GradReady`] and before [`Input::Load`] and [`Input::BackwardDone`].
+    Ran(OpId),
     /// How busy this worker was, for strategies that adapt; told before [`Input::BackwardDone`].
     Load(WorkerLoad),
     /// A rank is gone for good.
@@ -300,7 +309,8 @@ pub enum Action {
     },
     /// The body is not needed any more.
     Release(MsgId),
-    /// Compute the gradient of a unit of work.
+    /// Compute the gradient of a unit of work. In a run with stages: the unit is begun, and its passes are asked for one by
+    /// one ([`Action::Run`]).
     BeginStep {
         /// This worker's step.
         step: u64,
@@ -308,6 +318,18 @@ pub enum Action {
         unit: WorkUnit,
         /// How its gradient is weighted.
         scale: GradientScale,
+    },
+    /// Pass a micro-batch of the step that has begun through this rank's stage; `Ran(op)` when that is done. No other
+    /// pass is asked for before. What goes in lies in [`Buf::Value`] (forward) or [`Buf::Slope`] (backward) of the slot;
+    /// what comes out lies there afterwards. Until `Ran(op)` nothing else changes values or slopes; sends may read those
+    /// of other slots. The last micro-batch's backward pass announces gradients, as that of an unstaged step does.
+    Run {
+        /// Reported when done.
+        op: OpId,
+        /// The work: its stage is this rank's.
+        work: Work,
+        /// The place of the micro-batch's values from its forward to its backward pass.
+        slot: usize,
     },
     /// Nothing can be done before this rank sends something.
     WaitingFor(Rank),
@@ -362,6 +384,7 @@ impl Action {
             Self::Apply { params, grad, .. } => [Some(params), Some(grad), None],
             Self::Release(_)
             | Self::BeginStep { .. }
+            | Self::Run { .. }
             | Self::WaitingFor(_)
             | Self::Staleness(_)
             | Self::Finish(_) => [None; 3],
@@ -387,6 +410,7 @@ impl Action {
             Self::Orthonormalise(matrix) => matrix.region = other(matrix.region),
             Self::Release(_)
             | Self::BeginStep { .. }
+            | Self::Run { .. }
             | Self::WaitingFor(_)
             | Self::Staleness(_)
             | Self::Finish(_) => {}
@@ -424,6 +448,14 @@ impl Actions {
         let op = OpId(self.next_op);
         self.next_op += 1;
         self.list.push(Action::Send { op, to, tag, head, src });
+        op
+    }
+
+    /// Asks for a pass through a stage.
+    pub fn run(&mut self, work: Work, slot: usize) -> OpId {
+        let op = OpId(self.next_op);
+        self.next_op += 1;
+        self.list.push(Action::Run { op, work, slot });
         op
     }
 

@@ -51,7 +51,7 @@ pub use journal::{Journal, JournalError};
 pub use machine::Machine;
 pub use observer::Observer;
 pub use recorder::{Recorder, Recording, SAMPLE_HZ, Ship, WaitForRoom};
-pub use row::{Batch, NOBODY, RankSample, StepRow, TraceKind, TraceRow};
+pub use row::{Batch, NOBODY, RankSample, StageRow, StepRow, TraceKind, TraceRow};
 pub use script_record::{NOT_OBSERVED, ScriptRecord, ScriptReport, ScriptStaging};
 pub use store::{NewRun, Record, RecordError, RunLabels, Store};
 pub use table::{Column, Table, VIEWS, tables};

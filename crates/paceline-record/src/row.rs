@@ -40,10 +40,25 @@ pub struct StepRow {
     pub loss: f64,
     /// Largest number of versions between reading and writing of these updates (servers).
     pub staleness: Option<u64>,
+    /// What a stage of a network did, where it is cut into stages.
+    pub stage: Option<StageRow>,
+}
+
+/// What a stage did in a step. What is left of `wait_ns` was spent on averaging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageRow {
+    /// Waiting for values of earlier stages: a part of `wait_ns`.
+    pub wait_up_ns: u64,
+    /// Waiting for gradients of later stages: a part of `wait_ns`.
+    pub wait_down_ns: u64,
+    /// Most micro-batches that were between their forward and their backward pass at once.
+    pub live_slots: u64,
+    /// Bytes that their values and what layers keep of them took.
+    pub activation_bytes: u64,
 }
 
 /// Words of a step on its way.
-const STEP: usize = 15;
+const STEP: usize = 19;
 
 impl StepRow {
     fn words(&self) -> [u64; STEP] {
@@ -64,6 +79,10 @@ impl StepRow {
             some(self.staleness),
             self.codec_ns,
             some(self.core_wait_ns),
+            some(self.stage.map(|stage| stage.wait_up_ns)),
+            some(self.stage.map(|stage| stage.wait_down_ns)),
+            some(self.stage.map(|stage| stage.live_slots)),
+            some(self.stage.map(|stage| stage.activation_bytes)),
         ]
     }
 
@@ -84,6 +103,12 @@ impl StepRow {
             staleness: w[12].checked_sub(1),
             codec_ns: w[13],
             core_wait_ns: w[14].checked_sub(1),
+            stage: w[15].checked_sub(1).map(|wait_up_ns| StageRow {
+                wait_up_ns,
+                wait_down_ns: w[16].saturating_sub(1),
+                live_slots: w[17].saturating_sub(1),
+                activation_bytes: w[18].saturating_sub(1),
+            }),
         }
     }
 
@@ -103,11 +128,15 @@ pub enum TraceKind {
     Receive,
     /// The rank had nothing to do but to wait.
     Wait,
+    /// The forward pass of a micro-batch through a stage.
+    Forward,
+    /// Its backward pass.
+    Backward,
 }
 
 impl TraceKind {
     /// All of them, by their number on the way.
-    pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::Wait];
+    pub const ALL: [Self; 5] = [Self::Send, Self::Receive, Self::Wait, Self::Forward, Self::Backward];
 
     /// In one word.
     pub fn name(self) -> &'static str {
@@ -115,6 +144,8 @@ impl TraceKind {
             Self::Send => "send",
             Self::Receive => "receive",
             Self::Wait => "wait",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
         }
     }
 }
@@ -122,7 +153,7 @@ impl TraceKind {
 /// The peer of a wait for nobody in particular; in the store it is -1.
 pub const NOBODY: u64 = u64::MAX;
 
-/// One message, or one wait, of a run with `--trace`.
+/// One message, one wait, or one pass through a stage, of a run with `--trace`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceRow {
     /// What it is.
@@ -136,13 +167,13 @@ pub struct TraceRow {
     pub n: u64,
     /// The message's step.
     pub step: u64,
-    /// The message's bucket.
+    /// The message's bucket, or the pass's micro-batch.
     pub bucket: u64,
-    /// The message's phase.
+    /// The message's phase, or the pass's slot.
     pub phase: u64,
     /// Bytes of its body.
     pub bytes: u64,
-    /// How long the wait was, in nanoseconds.
+    /// How long the wait or the pass was, in nanoseconds.
     pub duration_ns: u64,
 }
 
@@ -243,6 +274,12 @@ mod tests {
             staleness: Some(7),
             codec_ns: 3,
             core_wait_ns: Some(0),
+            stage: Some(StageRow {
+                wait_up_ns: 0,
+                wait_down_ns: 7,
+                live_slots: 3,
+                activation_bytes: 1 << 40,
+            }),
             // Halves that are signalling NaNs as f32.
             data_ns: 0x7fa0_0001_7fa0_0001,
             ..StepRow::default()

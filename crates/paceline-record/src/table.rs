@@ -174,6 +174,20 @@ const STEPS: &[Column] = &[
         "ns",
         "time of the pass in which the thread that trains was ready to run and had no core",
     ),
+    column(
+        "wait_up_ns",
+        Integer,
+        "ns",
+        "waiting for values of earlier stages, where the network is cut: a part of `wait_ns`",
+    ),
+    column("wait_down_ns", Integer, "ns", "waiting for gradients of later stages: a part of `wait_ns`"),
+    column(
+        "live_slots",
+        Integer,
+        "micro-batches",
+        "most micro-batches of a stage that were between their forward and their backward pass at once",
+    ),
+    column("activation_bytes", Integer, "bytes", "what those took"),
 ];
 
 const EVALUATIONS: &[Column] = &[
@@ -198,7 +212,7 @@ const TRACE: &[Column] = &[
     RANK,
     TIME,
     ATTEMPT,
-    column("kind", Text, "", "`send`, `receive` or `wait`"),
+    column("kind", Text, "", "`send`, `receive`, `wait`, or a stage's pass: `forward`, `backward`"),
     column("peer", Integer, "", "the other side, or who was waited for; -1: nobody in particular"),
     column(
         "n",
@@ -207,10 +221,10 @@ const TRACE: &[Column] = &[
         "which message of this link and direction, from 0: the n-th sent is the n-th received",
     ),
     column("step", Integer, "steps", "the message's step"),
-    column("bucket", Integer, "", "the message's bucket"),
-    column("phase", Integer, "", "the message's phase"),
+    column("bucket", Integer, "", "the message's bucket, or the pass's micro-batch"),
+    column("phase", Integer, "", "the message's phase, or the pass's slot"),
     column("bytes", Integer, "bytes", "bytes of its body"),
-    column("duration_ns", Integer, "ns", "how long the wait was"),
+    column("duration_ns", Integer, "ns", "how long the wait or the pass was"),
 ];
 
 const EVENTS: &[Column] = &[

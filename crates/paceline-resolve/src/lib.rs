@@ -33,8 +33,8 @@ pub use config::RunConfig;
 pub use environment::{data_folders, own_data_folder, store_folder, variable};
 pub use registries::Registries;
 pub use resolve::{
-    AUTO_TRANSPORT, DEFAULT_EPOCHS, OWN_CONDITIONS, OWN_EXCHANGE, auto_transport, model_description, paths,
-    resolve, strategy_description,
+    AUTO_TRANSPORT, DEFAULT_EPOCHS, DEFAULT_PIPELINE, OWN_CONDITIONS, OWN_EXCHANGE, auto_transport,
+    model_description, paths, resolve, strategy_description,
 };
 pub use settings::{PlanSettings, SCRIPT_ARGUMENT, SettingError};
 pub use table::{RunSetting, SettingKind, SettingSection, SettingTable, byte_count, is_strategy_file};

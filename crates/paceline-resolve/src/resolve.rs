@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use paceline_data::{BadSetting, DatasetSettings, Sharding};
 use paceline_nn::Schedule;
+use paceline_pipeline::Cuts;
 use paceline_plan::{Hosts, NetworkLimits, PathRule, Plan, PlanError, Script, TrainingLength, Weights};
 use paceline_protocol::{
-    AUTO, Averages, Coder, FROM_FILE, Options, Refusal, SINGLE, StrategyProgram, Topology, choose_paths,
+    AUTO, Averages, Coder, FROM_FILE, Options, Refusal, SINGLE, Setup, StrategyProgram, Topology,
+    choose_paths,
 };
 use paceline_registry::Registry;
 use paceline_wire::TransportKind;
@@ -20,6 +22,9 @@ use crate::typed::{strategy_program, unknown, wrong_strategy};
 
 /// Epochs that are trained where nothing else is set.
 pub const DEFAULT_EPOCHS: f64 = 5.0;
+
+/// In which order stages pass micro-batches where nothing else is set: fewer slots than gpipe, and no longer a bubble.
+pub const DEFAULT_PIPELINE: &str = "1f1b";
 
 /// What stands for the dataset where a script has its own.
 pub const SCRIPT_DATA: &str = "script";
@@ -39,11 +44,14 @@ fn refuse(Refusal { flag, value, problem }: Refusal) -> PlanError {
 pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
     given.check_pairs()?;
     let script = given.path("script").map(|file| script(file, given)).transpose()?;
-    let (workers, servers): (usize, usize) = (given.required("workers")?, given.required("servers")?);
+    let servers: usize = given.required("servers")?;
+    let stages: usize = given.required("stages")?;
+    let workers = if given.given("workers") { given.required("workers")? } else { stages.max(1) };
     let sync: String = given.required("sync")?;
     let lr_scaling: String = given.required("lr-scaling")?;
     let shares: Option<usize> = given.optional("shares")?.filter(|shares| *shares != workers);
-    let alone = shares.unwrap_or(workers) == 1 && servers == 0;
+    let replicas = workers / stages.max(1);
+    let alone = shares.unwrap_or(replicas) == 1 && servers == 0;
     let strategy = match given.text("strategy") {
         None | Some(AUTO) if alone => SINGLE,
         given => given.unwrap_or(AUTO),
@@ -84,6 +92,12 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         init: given.path("init").map(|file| weights(file, given.given("init-partial"))).transpose()?,
         frozen: given.text("freeze").map_or_else(Vec::new, |l| l.split(',').map(str::to_owned).collect()),
         workers,
+        stages,
+        pipeline: (stages > 1).then(|| given.text("pipeline").unwrap_or(DEFAULT_PIPELINE).to_owned()),
+        cuts: match given.optional::<Cuts>("cuts")? {
+            Some(Cuts::Before(layers)) => layers,
+            Some(Cuts::Auto) | None => Vec::new(),
+        },
         shares,
         micro_batches: given.required("micro-batches")?,
         servers,
@@ -91,7 +105,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         strategy_file: strategy_file.map(|(_, text)| text),
         paths: Vec::new(),
         sync,
-        transport: transport(given, alone)?,
+        transport: transport(given, alone && stages == 1)?,
         buffer: given.read("buffer", byte_count)?,
         network: given.optional::<NetworkLimits>("network")?,
         hosts: given.optional::<Hosts>("hosts")?,
@@ -130,6 +144,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         check_native(given)?;
     }
     plan.check(usize::MAX)?;
+    check_stages(&plan, given.registries())?;
     check_rounds(&plan)?;
     plan.paths = paths(&plan, &given.registries().transports);
     if plan.script.is_some() {
@@ -168,7 +183,9 @@ pub fn paths(plan: &Plan, transports: &Registry<TransportKind>) -> Vec<PathRule>
     if plan.strategy != AUTO {
         return Vec::new();
     }
-    let topology = Topology::of_workers(&plan.layout()[..plan.workers], plan.shares());
+    // Those of one stage average among themselves: as the first stage's sit, so do the others'.
+    let hosts: Vec<usize> = plan.layout()[..plan.workers].iter().step_by(plan.stages).copied().collect();
+    let topology = Topology::of_workers(&hosts, plan.shares());
     let memory = transports.find(&plan.transport).is_some_and(|kind| kind.memory);
     let chosen = choose_paths(&topology, memory, plan.compression.is_some());
     chosen.iter().map(|sized| PathRule { below_bytes: sized.below_bytes, path: sized.name.into() }).collect()
@@ -223,6 +240,36 @@ fn check_rounds(plan: &Plan) -> Result<(), PlanError> {
     checked.map(drop).map_err(|error| wrong_strategy(&plan.strategy, &error))
 }
 
+/// Refuses what cannot be done with a network in stages. Where it is cut is looked at once the network is known.
+fn check_stages(plan: &Plan, registries: &Registries) -> Result<(), PlanError> {
+    let stages = plan.stages;
+    if stages < 2 {
+        let problem = "1 stage is the whole network: give more --stages, or leave it out";
+        let named = PlanError::new("--cuts", plan.cuts.join(","), problem);
+        return if plan.cuts.is_empty() { Ok(()) } else { Err(named) };
+    }
+    if plan.strategy_file.is_some() {
+        let problem = "replicas of a model in stages average along an exact path or over servers: use e.g. --strategy \
+                       ring-allreduce, or leave --stages out";
+        return Err(PlanError::new("--strategy-file", &plan.strategy, problem));
+    }
+    let protocols = &registries.protocols;
+    let strategy = protocols.of_plan(&plan.strategy).ok_or_else(|| unknown("strategy", &plan.strategy))?;
+    let coder = plan.compression.as_deref().map(str::parse).transpose();
+    let setup = Setup {
+        shares: plan.shares,
+        sync: protocols.consistency(&plan.sync, &Options(plan.options.clone()), 1),
+        averages: if plan.averages == "weights" { Averages::Weights } else { Averages::Gradients },
+        coder: coder.map_err(|problem: String| PlanError::new("--compression", "", problem))?,
+        ..Setup::new(plan.workers, plan.servers, usize::MAX, 1)
+    };
+    if plan.sync != "bsp" {
+        let problem = "stages of a model make every step together: use --sync bsp, or leave --stages out";
+        return Err(PlanError::new("--sync", &plan.sync, problem));
+    }
+    strategy.check_stages(&setup, stages).map_err(refuse)
+}
+
 /// Refuses what makes no sense without anybody to talk to.
 fn check_alone(given: &PlanSettings, sync: &str, options: &Options) -> Result<(), Refusal> {
     if sync != "bsp" {
@@ -233,9 +280,20 @@ fn check_alone(given: &PlanSettings, sync: &str, options: &Options) -> Result<()
         let problem = format!("belongs to {}", given.registries().protocols.owners(name));
         return Err(Refusal::new(&format!("--{name}"), value, problem));
     }
-    for name in ["compression", "buffer", "network", "hosts", "averages"] {
+    let staged = given.text("stages").is_some_and(|stages| stages != "1");
+    let (names, problem) = match staged {
+        false => (
+            &["compression", "buffer", "network", "hosts", "averages"][..],
+            "one worker alone sends nothing; give more --workers or a --strategy",
+        ),
+        // Stages talk to each other, but one replica has nobody to average with.
+        true => (
+            &["compression", "averages"][..],
+            "one replica of the model averages with nobody; give --workers a larger multiple of --stages, or leave it out",
+        ),
+    };
+    for name in names {
         if let Some(value) = given.text(name) {
-            let problem = "one worker alone sends nothing; give more --workers or a --strategy";
             return Err(Refusal::new(&format!("--{name}"), value, problem));
         }
     }

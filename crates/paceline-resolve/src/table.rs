@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use paceline_data::Sharding;
 use paceline_nn::Schedule;
+use paceline_pipeline::Cuts;
 use paceline_plan::{Hosts, NetworkLimits, Placement, Straggler};
 use paceline_protocol::{Coder, DELEGATED, Parameter, Protocols};
 use paceline_registry::{Entry, Registry};
@@ -25,6 +26,9 @@ const NATIVE: &[&str] = &[
     "init",
     "init-partial",
     "freeze",
+    "stages",
+    "pipeline",
+    "cuts",
     "shares",
     "shard",
     "batch",
@@ -238,7 +242,16 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
             "Take what fits of --init and start the rest from the seed", Switch) },
         new("freeze", "Layers whose parameters do not change, e.g. conv1,layer1 (layer1 and all of layer1.*)", List)
             .called("LAYER,..."),
-        new("workers", "Number of workers", text::<usize>()).default("1"),
+        new("workers", "Number of workers; with --stages, a multiple of them: each replica of the model has as many workers as \
+            stages, and all of them where it is left out", text::<usize>()).default("1"),
+        new("stages", "Cut the network into this many stages, each on a worker of its own, through which micro-batches are \
+            passed (docs/pipelines.md); the result is that of one worker with the same --micro-batches, bit for bit",
+            text::<usize>()).called("S").default("1"),
+        RunSetting { requires: Some("stages"), ..new("pipeline", "In which order stages pass micro-batches [default: 1f1b]",
+            names(&registries.pipelines)) },
+        RunSetting { requires: Some("stages"), ..new("cuts", "Where the network is cut: auto, so that the longest stage is as \
+            short as counted costs tell, or the first layer of each stage but the first, e.g. layer2.0,layer3 [default: auto]",
+            text::<Cuts>()) }.called("LAYER,..."),
         new("shares", "Shares of a global batch, --batch samples each [default: one per worker]: 2 workers with 4 shares \
             train exactly as 4 workers would (exact paths and ps, with --sync bsp)", text::<usize>()).called("S"),
         new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use paceline_data::{DatasetKind, Sharding};
 use paceline_nn::models::Model;
 use paceline_nn::optim::Optimiser;
-use paceline_nn::{LrScaling, Schedule};
+use paceline_nn::{Graph, LrScaling, Schedule};
+use paceline_pipeline::{Pipeline, StagePlan};
 use paceline_plan::{PathRule, Plan, PlanError};
 use paceline_protocol::consistency::ConsistencyModel;
-use paceline_protocol::{AUTO, Averages, Coder, FROM_FILE, Protocols, SizedPath, Strategy, StrategyProgram};
+use paceline_protocol::{
+    AUTO, Averages, Coder, FROM_FILE, Protocols, SINGLE, SizedPath, Strategy, StrategyProgram,
+};
 use paceline_registry::{Entry, Registry};
 use paceline_rounds::{Program, StrategyFileError};
 use paceline_wire::TransportKind;
@@ -45,6 +48,8 @@ pub struct TypedPlan<'a> {
     pub optimiser: &'static Optimiser,
     /// What a script's optimiser is looked up in, where servers run it.
     pub optimisers: Registry<Optimiser>,
+    /// What the pipeline of stages is looked up in.
+    pub pipelines: Registry<Pipeline>,
     /// How the learning rate changes over the run.
     pub schedule: Schedule,
     /// How the learning rate follows the number of workers.
@@ -62,7 +67,7 @@ impl Deref for TypedPlan<'_> {
 impl<'a> TypedPlan<'a> {
     /// Looks up a plan's names. A plan of another version may have names that this one does not know.
     pub fn new(plan: &'a Plan, registries: &Registries) -> Result<Self, PlanError> {
-        let Registries { protocols, transports, datasets, models, optimisers, .. } = registries;
+        let Registries { protocols, transports, datasets, models, optimisers, pipelines, .. } = registries;
         let coder = plan.compression.as_deref().map(|text| parsed("compression", text)).transpose()?;
         let one_of = |flag: &str, value: &str, names: [&str; 2]| match names.contains(&value) {
             true => Ok(value == names[1]),
@@ -91,6 +96,7 @@ impl<'a> TypedPlan<'a> {
             transport: known("transport", &plan.transport, transports)?,
             optimiser: known("optimizer", &plan.optimizer, optimisers)?,
             optimisers: optimisers.clone(),
+            pipelines: pipelines.clone(),
             schedule: parsed("schedule", &plan.schedule)?,
             scaling: if linear { LrScaling::Linear } else { LrScaling::None },
         })
@@ -110,6 +116,16 @@ impl TypedPlan<'_> {
             )
         };
         self.dataset.ok_or_else(refused)
+    }
+
+    /// The stages of the plan's network; none where it is not cut.
+    pub fn stage_plan(&self, graph: &Graph) -> Result<Option<StagePlan>, PlanError> {
+        StagePlan::new(self, &self.pipelines, graph)
+    }
+
+    /// Whether this is one worker alone, which sends nothing to anybody.
+    pub fn alone(&self) -> bool {
+        self.document.strategy == SINGLE && self.stages == 1
     }
 }
 

@@ -32,6 +32,8 @@ const TEXTS: &[(&str, &[&str])] = &[
     ("python", &["python3", "my python"]),
     ("args", &["--lr 0.1", "--name 'it'\\''s a name' --switch"]),
     ("workers", &["1", "2", "4"]),
+    ("stages", &["1", "2"]),
+    ("cuts", &["auto", "fc2"]),
     ("shares", &["1", "2", "4", "8"]),
     ("servers", &["0", "1", "2"]),
     ("compression", &["fp16", "int8", "topk,ratio=0.1", "sign"]),

@@ -207,13 +207,17 @@ fn lyapunov(all: &[Vec<SquareMatrix>]) -> f64 {
     (0..all[0].len()).map(rate).fold(0.0, f64::max)
 }
 
-/// The same where each matrix is the product of all before.
+/// The same where each matrix is the product of all before: from the largest distance of an early stretch to that of a
+/// late one, since a rule may close distances now and then and open them in between.
 fn decay(all: &[Vec<SquareMatrix>]) -> f64 {
     let norms: Vec<f64> = all.iter().map(|chunks| chunks[0].centred().norm()).collect();
     // Behind what rounding leaves there is nothing to be read.
     let last = norms.iter().rposition(|norm| *norm > 1e-12).unwrap_or(0);
-    let first = last / 2;
-    if last == first { 0.0 } else { (norms[last] / norms[first]).powf(1.0 / (last - first) as f64) }
+    let (begin, middle) = (last / 4, last / 2);
+    let apart = last - middle;
+    let largest = |stretch: &[f64]| stretch.iter().copied().fold(0.0, f64::max);
+    let (early, late) = (largest(&norms[begin..=middle]), largest(&norms[begin + apart..=last]));
+    if apart == 0 || early == 0.0 { 0.0 } else { (late / early).powf(1.0 / apart as f64) }
 }
 
 fn agreed(all: &[Vec<SquareMatrix>]) -> Option<Vec<f64>> {

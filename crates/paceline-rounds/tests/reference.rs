@@ -55,3 +55,18 @@ fn contraction_and_bias_equal_a_numpy_computation() {
         near(&what("noise"), &[mixing.noise.unwrap()], &[case["noise"].as_f64().unwrap()], 1e-8);
     }
 }
+
+#[test]
+fn where_distances_close_now_and_then_and_open_in_between_a_rate_is_given_all_the_same() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/rule/rivals");
+    let text = std::fs::read_to_string(folder.join("local-drift-8.toml")).unwrap();
+    let program = Arc::new(Program::parse("local-drift-8.toml", &text).unwrap());
+    let conditions = LinkConditions { params: 1_000, ..LinkConditions::default() };
+    let rates = [2, 4, 5, 8, 13, 16].map(|workers| {
+        let report = StrategyReport::new("drift", &program, workers, 1, conditions).unwrap();
+        report.mixing.unwrap().contraction.per_iteration
+    });
+    // Half of the drift is taken out every eight steps.
+    let half = 0.5_f64.powf(1.0 / 8.0);
+    near("per iteration", &rates, &[half; 6], 0.01);
+}

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use paceline_protocol::{Action, Rank, Time, Transposed};
+use paceline_protocol::{Action, Rank, Time, Transposed, Work, WorkKind};
 use paceline_random::{Purpose, Stream};
 use paceline_statistics::quantile;
 
@@ -20,6 +20,8 @@ pub struct Costs {
     pub compute: Vec<Time>,
     /// How a pass is divided; if empty, a third is forward, and backward announces gradients four times.
     pub parts: Vec<PassPart>,
+    /// What passes of each worker's stage take, in runs with stages; then `compute` and `parts` mean nothing.
+    pub stages: Vec<StageCost>,
     /// How much of a whole pass the step of a position is; none: always all of it.
     pub size: Option<StepFactor>,
     /// How many times as long a worker's step takes because it is slowed down on purpose.
@@ -61,6 +63,17 @@ pub struct PassPart {
     pub end: f64,
     /// The first element that is final from then on; none within the forward pass.
     pub announces: Option<usize>,
+}
+
+/// What passes through a worker's stage take, of a micro-batch with as many samples as there are at most.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StageCost {
+    /// Nanoseconds of the forward pass.
+    pub forward: Time,
+    /// Nanoseconds of the backward pass.
+    pub backward: Time,
+    /// How the last micro-batch's backward pass is divided; if empty, gradients are final at its end.
+    pub parts: Vec<PassPart>,
 }
 
 /// A host that is not like the others.
@@ -141,6 +154,7 @@ impl Costs {
         Self {
             compute: vec![compute; workers],
             parts: Vec::new(),
+            stages: Vec::new(),
             size: None,
             slowness: None,
             jitter: Vec::new(),
@@ -214,6 +228,21 @@ impl Costs {
         }
         if !self.jitter.is_empty() {
             let draw = Stream::new(self.seed, Purpose::Virtual).fork(2).fork(position as u64).unit(step);
+            time *= quantile(&self.jitter, draw);
+        }
+        time as Time
+    }
+
+    /// Time of a pass through a worker's stage, of a micro-batch that is this fraction of the largest, without what it is
+    /// slowed down by. `n` counts the worker's passes over all steps.
+    pub(crate) fn stage_pass(&self, rank: Rank, work: Work, size: f64, n: u64) -> Time {
+        let StageCost { forward, backward, .. } = self.stages[rank];
+        let mut time = size * if work.kind == WorkKind::Forward { forward } else { backward } as f64;
+        if self.spread > 0.0 {
+            time *= self.segment(3, rank, n);
+        }
+        if !self.jitter.is_empty() {
+            let draw = Stream::new(self.seed, Purpose::Virtual).fork(4).fork(rank as u64).unit(n);
             time *= quantile(&self.jitter, draw);
         }
         time as Time

@@ -13,7 +13,7 @@ mod repetition;
 use std::collections::{HashMap, VecDeque};
 
 use paceline_protocol::{
-    Action, Actions, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Time, Trace,
+    Action, Actions, Buf, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Time, Trace,
 };
 
 use crate::costs::{Costs, Host, PassPart};
@@ -24,7 +24,7 @@ use crate::report::{Arrival, SimulatedTimes, SimulationReport};
 use flight::Flight;
 pub use losses::Crash;
 pub(crate) use losses::run_generation;
-use pass::Pass;
+use pass::{Pass, StageRun};
 use repetition::Repetition;
 
 /// Most ranks of a run whose waiting is told by the rank that was waited for.
@@ -39,6 +39,9 @@ struct RankContext {
     /// Until when it is at work.
     busy: Time,
     pass: Option<Pass>,
+    /// A pass through its stage that waits until the step may begin, and how many were made.
+    asked: Option<StageRun>,
+    runs: u64,
     /// What has come while it was at work.
     inbox: VecDeque<Input>,
     /// Bytes of each body that it holds, header included.
@@ -151,7 +154,8 @@ pub fn run_repeating(
     let mut memory = SizesOnly;
     let mut driver = Driver::new(setup, participants, costs, &mut memory, false);
     let drawn = costs.spread > 0.0 || !costs.jitter.is_empty();
-    if !drawn && setup.servers == 0 && setup.one_position_each() && setup.steps.is_some() {
+    let alike = setup.servers == 0 && setup.one_position_each() && setup.stages.is_none();
+    if !drawn && alike && setup.steps.is_some() {
         driver.repetition = Some(Repetition::new(setup.workers, setup.from));
     }
     driver.start(&[]);
@@ -172,7 +176,13 @@ pub fn record<M: RankMemory>(
     let mut driver = Driver::new(setup, participants, costs, memory, false);
     let round_trips =
         |from: Rank| (0..world).map(|to| driver.empty(from, to) + driver.empty(to, from)).collect();
-    driver.report.notes = (0..world).map(|rank| Notes::new(round_trips(rank), trace)).collect();
+    let notes = |rank: Rank| {
+        let notes = Notes::new(round_trips(rank), trace);
+        let first = rank - setup.stage_of(rank).min(rank);
+        let staged = setup.stages.is_some() && rank < setup.workers;
+        if staged { notes.of_stage(rank, first..first + setup.stage_count()) } else { notes }
+    };
+    driver.report.notes = (0..world).map(notes).collect();
     driver.start(&[]);
     driver.finish(progress)
 }
@@ -205,6 +215,8 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             machine: costs.machine_of(rank),
             busy: 0,
             pass: None,
+            asked: None,
+            runs: 0,
             inbox: VecDeque::new(),
             held: Slab::default(),
             leaving: Vec::new(),
@@ -526,6 +538,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 let slot = self.setup.slot(rank, unit);
                 self.begin(rank, StepStart { step, unit, slot, scale });
             }
+            Action::Run { op, work, slot } => self.run_stage(rank, StageRun { op, work, slot }),
             Action::WaitingFor(peer) => {
                 self.members[rank].waits_for = Some(peer);
                 if self.detailed {
@@ -557,6 +570,11 @@ impl<'a, M: RankMemory> Driver<'a, M> {
         debug_assert!(
             !action.changes().into_iter().flatten().any(sent),
             "rank {rank} changes what is still being sent: {action:?}"
+        );
+        let crosses = |region: Region| matches!(region.buf, Buf::Value(_) | Buf::Slope(_));
+        debug_assert!(
+            self.members[rank].pass.is_none() || !action.changes().into_iter().flatten().any(crosses),
+            "rank {rank} changes values or slopes during a pass: {action:?}"
         );
         let speed = self.sites[self.members[rank].machine].host.speed;
         let time = self.work(rank, (self.costs.work.of(action) / speed) as Time);

@@ -25,9 +25,9 @@ mod recurrence;
 mod report;
 
 pub use changing::{ChangingReport, ChangingRun, GenerationReport, Revocation, run_changing};
-pub use costs::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
+pub use costs::{Costs, HEADER, Host, PassPart, StageCost, StepFactor, WorkCost};
 pub use driver::{Crash, Progress, record, run, run_repeating, run_telling, simulate};
 pub use memory::{NumericMemory, RankMemory, SizesOnly, StepStart};
 pub use notes::{MessageDirection, Note, StepTimes};
 pub use recurrence::{RecurrenceRefusal, evaluate};
-pub use report::{SimulationReport, StartedStep};
+pub use report::{SimulatedPass, SimulationReport, StartedStep};

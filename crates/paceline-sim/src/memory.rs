@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use paceline_protocol::{Action, Buf, Buffers, GradientScale, MsgId, Rank, Region, Time, WorkUnit};
+use paceline_protocol::{Action, Buf, Buffers, GradientScale, MsgId, Rank, Region, Time, Work, WorkUnit};
 
 /// A step that a worker begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,12 @@ pub trait RankMemory {
     /// Puts the gradient of a unit into the gradient buffer of a worker's position; false if the worker has run out of
     /// work.
     fn gradient(&mut self, rank: Rank, begin: StepStart) -> bool;
+    /// A worker of a run with stages begins a unit, whose passes follow one by one; false if it has run out of work.
+    fn begin(&mut self, _rank: Rank, _begin: StepStart) -> bool {
+        true
+    }
+    /// Passes a micro-batch of the unit that has begun through a worker's stage: what comes out of it is there at once.
+    fn pass(&mut self, _rank: Rank, _work: Work, _slot: usize) {}
     /// Reads a body when its transfer ends: a region that changes before that arrives changed.
     fn read(&mut self, rank: Rank, region: Region) -> Self::Body;
     /// Keeps a received body.

@@ -1,6 +1,8 @@
 //! Steps, messages and waits one by one, as real runs record them.
 
-use paceline_protocol::{Rank, Tag, Time};
+use std::ops::Range;
+
+use paceline_protocol::{Rank, Tag, Time, Work};
 
 use crate::report::SimulatedTimes;
 
@@ -25,6 +27,10 @@ pub struct StepTimes {
     pub wait: Time,
     /// Who was waited for the longest.
     pub wait_for: Option<Rank>,
+    /// Of a stage: what was waited for earlier stages of its replica, as far as it is known for whom.
+    pub wait_up: Time,
+    /// The same for later stages.
+    pub wait_down: Time,
 }
 
 /// What a rank did with a message.
@@ -53,6 +59,19 @@ pub enum Note {
         tag: Tag,
         /// Bytes of its body.
         bytes: u64,
+    },
+    /// A pass through the rank's stage.
+    Pass {
+        /// From when.
+        at: Time,
+        /// How long.
+        duration: Time,
+        /// In which step.
+        step: u64,
+        /// Which one.
+        work: Work,
+        /// In which slot.
+        slot: usize,
     },
     /// A time with nothing to do.
     Wait {
@@ -88,6 +107,8 @@ pub struct Notes {
     pub(crate) codec: Time,
     pub(crate) core_wait: Time,
     room: usize,
+    /// Of a stage: its rank, and the ranks of its replica.
+    stage: Option<(Rank, Range<Rank>)>,
     /// Where its last step ended: the time, and what was spent until then.
     ended: Time,
     before: SimulatedTimes,
@@ -98,6 +119,11 @@ impl Notes {
     pub(crate) fn new(round_trips: Vec<Time>, room: usize) -> Self {
         let link = |round_trip| LinkTraffic { round_trip, ..LinkTraffic::default() };
         Self { room, links: round_trips.into_iter().map(link).collect(), ..Self::default() }
+    }
+
+    /// The same of a worker that has a stage of a replica.
+    pub(crate) fn of_stage(self, rank: Rank, replica: Range<Rank>) -> Self {
+        Self { stage: Some((rank, replica)), ..self }
     }
 
     fn note(&mut self, note: Note) {
@@ -122,6 +148,10 @@ impl Notes {
         self.note(Note::Message { did, at, peer, n, tag, bytes });
     }
 
+    pub(crate) fn pass(&mut self, at: Time, duration: Time, step: u64, work: Work, slot: usize) {
+        self.note(Note::Pass { at, duration, step, work, slot });
+    }
+
     pub(crate) fn wait(&mut self, at: Time, peer: Option<Rank>, duration: Time) {
         self.note(Note::Wait { at, peer, duration });
     }
@@ -131,8 +161,14 @@ impl Notes {
         let since = |of: fn(&SimulatedTimes) -> Time| of(spent) - of(&self.before);
         let (compute, exchange, apply) = (since(|s| s.compute), since(|s| s.exchange), since(|s| s.apply));
         let before = self.before.wait_for.iter().copied().chain(std::iter::repeat(0));
-        let waits = spent.wait_for.iter().zip(before).map(|(now, before)| now - before);
-        let longest = waits.enumerate().max_by_key(|(_, wait)| *wait).filter(|(_, wait)| *wait > 0);
+        let waits: Vec<Time> = spent.wait_for.iter().zip(before).map(|(now, before)| now - before).collect();
+        let of = |ranks: Range<Rank>| waits.iter().skip(ranks.start).take(ranks.len()).sum();
+        let (wait_up, wait_down) = match &self.stage {
+            Some((rank, replica)) => (of(replica.start..*rank), of(rank + 1..replica.end)),
+            None => (0, 0),
+        };
+        let longest =
+            waits.into_iter().enumerate().max_by_key(|(_, wait)| *wait).filter(|(_, wait)| *wait > 0);
         self.steps.push(StepTimes {
             step: self.steps.len() as u64 + 1,
             begin: self.ended,
@@ -143,6 +179,8 @@ impl Notes {
             core_wait: std::mem::take(&mut self.core_wait),
             wait: (now - self.ended).saturating_sub(compute + exchange + apply),
             wait_for: longest.map(|(rank, _)| rank),
+            wait_up,
+            wait_down,
         });
         (self.ended, self.before) = (now, spent.clone());
     }

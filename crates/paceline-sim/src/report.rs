@@ -1,6 +1,6 @@
 //! What happened in virtual time.
 
-use paceline_protocol::{GradientScale, Outcome, Rank, Tag, Time, Trace, WorkUnit};
+use paceline_protocol::{GradientScale, Outcome, Rank, Tag, Time, Trace, Work, WorkUnit};
 use sha2::{Digest, Sha256};
 
 use crate::notes::Notes;
@@ -18,6 +18,21 @@ pub struct StartedStep {
     pub unit: WorkUnit,
     /// How its gradient is weighted.
     pub scale: GradientScale,
+}
+
+/// A pass through a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimulatedPass {
+    /// By whom.
+    pub rank: Rank,
+    /// In which step.
+    pub step: u64,
+    /// Which one.
+    pub work: Work,
+    /// When it began.
+    pub start: Time,
+    /// When it was over, pauses included.
+    pub end: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +107,8 @@ pub struct SimulationReport {
     pub arrivals: Vec<Arrival>,
     /// Every step's start, in time.
     pub steps: Vec<StartedStep>,
+    /// Every pass through a stage, by when it ended.
+    pub passes: Vec<SimulatedPass>,
     /// What each rank did.
     pub traces: Vec<Trace>,
     /// For whom each rank said that it waits, in order.

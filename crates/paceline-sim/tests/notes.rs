@@ -54,6 +54,7 @@ fn notes_add_up_and_change_nothing() {
                     Note::Message { did: MessageDirection::Received, at, peer, n, bytes, .. } => {
                         received.push(((peer, rank, n), at, bytes));
                     }
+                    Note::Pass { work, .. } => panic!("{name}: {work} without stages"),
                     Note::Wait { at, duration, .. } => assert!(at + duration <= noted.end && duration > 0),
                 }
             }

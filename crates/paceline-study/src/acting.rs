@@ -1,6 +1,7 @@
 //! Where axes can act. With one worker there is nobody to talk to, so strategy, transport, servers and the like mean
 //! nothing; servers belong to strategies that have them, and parameters to strategies and consistency models; where a
-//! script's own framework averages, nothing that is about our exchange acts. Points that differ in such an axis alone
+//! script's own framework averages, nothing that is about our exchange acts. Stages of a network talk to each other, whose
+//! pipeline and cuts mean nothing without them. Points that differ in such an axis alone
 //! are one point.
 
 use std::collections::BTreeMap;
@@ -14,6 +15,9 @@ use crate::registries::AllRegistries;
 /// Settings that mean nothing for one worker alone, apart from the parameters of strategies.
 pub(crate) const OF_SEVERAL: &str = "servers strategy sync transport compression buffer bucket network hosts averages \
                                      placement shard lr-scaling apply";
+
+/// Those of them that are about messages: stages of one replica have some, too.
+const OF_MESSAGES: [&str; 4] = ["transport", "buffer", "network", "hosts"];
 
 /// Whether a strategy leaves averaging to a script's own framework.
 pub(crate) fn delegated(strategy: &Value) -> bool {
@@ -104,7 +108,12 @@ fn where_it_acts(
     let parameter = protocols.parameters().iter().any(|p| p.name == name);
     let script = fixed.contains_key("script") || axis("script").is_some();
     let native = registries.settings.find(name).is_some_and(|setting| setting.native);
+    let staged = || match (axis("stages"), fixed.get("stages")) {
+        (Some(_), _) => Holds::Where("stages > 1".into()),
+        (None, stages) => fact(stages.and_then(Value::number).is_some_and(|stages| stages > 1.0)),
+    };
     let own = match name {
+        "pipeline" | "cuts" => fact(!script).and(staged()),
         _ if native => fact(!script),
         _ if name.starts_with(SCRIPT_ARGUMENT) => fact(script),
         "servers" | "placement" | "apply" => strategies(&|s| s.servers),
@@ -122,6 +131,7 @@ fn where_it_acts(
         // A fixed strategy of one worker and a server is meant as it is written.
         fact(workers > 1.0 || fixed.contains_key("strategy"))
     };
+    let several = if OF_MESSAGES.contains(&name) { several.or(staged()) } else { several };
     let text = match own.and(several) {
         Holds::Always => return None,
         Holds::Never => "false".to_owned(),
@@ -201,5 +211,14 @@ mod tests {
         assert_eq!(count(ssp, "staleness = [1, 2]\nbatch = [8, 16]"), 4);
         assert_eq!(count("", "transport = [\"tcp\", \"shm\"]\nbatch = [8, 16]"), 2, "one worker alone");
         assert_eq!(count("workers = 2", "transport = [\"tcp\", \"shm\"]\nbatch = [8, 16]"), 4);
+    }
+
+    #[test]
+    fn pipelines_act_where_there_are_stages_and_stages_talk() {
+        let count = |workload: &str, axes: &str| space(workload, axes).points(1000).unwrap().len();
+        let axes = "stages = [1, 2, 3]\npipeline = [\"gpipe\", \"1f1b\"]\ntransport = [\"tcp\", \"shm\"]";
+        assert_eq!(count("", axes), 1 + 2 * 2 * 2);
+        assert_eq!(count("", "pipeline = [\"gpipe\", \"1f1b\"]\nbatch = [8, 16]"), 2);
+        assert_eq!(count("stages = 2", "cuts = [\"auto\", \"fc2\"]\nbatch = [8, 16]"), 4);
     }
 }

@@ -19,6 +19,8 @@ use crate::state::names;
 pub enum StudyFailure {
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
+    #[error("{} is there already", .path.display())]
+    FileExists { path: PathBuf },
     #[error("{} is damaged: {why}", .path.display())]
     Damaged { path: PathBuf, why: String },
     #[error("the study {name} is in the store already")]
@@ -75,6 +77,7 @@ impl StudyFailure {
         match self {
             Self::File { .. } | Self::Damaged { .. } | Self::Unrecorded { .. } => FailureKind::Storage,
             Self::Journal(_) | Self::Record(_) => FailureKind::Storage,
+            Self::FileExists { .. } => FailureKind::Storage,
             Self::Exists { .. } | Self::Setting(_) | Self::Plan(_) | Self::Study(_) => FailureKind::Plan,
             Self::Missing { .. } | Self::Parallel { .. } | Self::ParallelNodes { .. } => FailureKind::Usage,
             Self::NodesLost { .. } => FailureKind::Lost,
@@ -88,6 +91,9 @@ impl StudyFailure {
     pub fn hint(&self) -> String {
         match self {
             Self::File { .. } => "is the name right? `paceline init` writes a new study file".into(),
+            Self::FileExists { .. } => {
+                "nothing was written: choose another name, or remove what is there first".into()
+            }
             Self::Damaged { .. } => "the study cannot be resumed; its runs are still in the store".into(),
             Self::Exists { name, same: true, finished: false } => {
                 format!("`paceline resume {name}` goes on with it")

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use paceline_memory::TensorStorage;
 use paceline_protocol::{
     Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region,
-    Tag, Time, Trace, WorkUnit,
+    Tag, Time, Trace, Work, WorkUnit,
 };
 use paceline_record::TraceKind;
 use paceline_wire::{Body, Event, Span, Transport, WireError};
@@ -67,6 +67,17 @@ pub struct Begin {
     pub scale: GradientScale,
 }
 
+/// A pass through this rank's stage, to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagePass {
+    /// What is reported when it is done.
+    pub op: OpId,
+    /// The work.
+    pub work: Work,
+    /// Where its micro-batch lies.
+    pub slot: usize,
+}
+
 /// A participant at work.
 pub struct Engine {
     participant: Box<dyn Participant>,
@@ -80,6 +91,7 @@ pub struct Engine {
     untouchable: Vec<Region>,
     events: Vec<Event>,
     begin: Option<Begin>,
+    pass: Option<StagePass>,
     outcome: Option<Outcome>,
     /// Peers that have said goodbye: their leaving is no loss.
     departed: Vec<bool>,
@@ -136,6 +148,7 @@ impl Engine {
             untouchable: Vec::new(),
             events: Vec::new(),
             begin: None,
+            pass: None,
             outcome: None,
             departed: vec![false; world],
             waiting_for: None,
@@ -324,6 +337,10 @@ impl Engine {
             Action::BeginStep { step, unit, scale } => {
                 self.begin = Some(Begin { step, unit, scale });
                 self.step = step;
+                true
+            }
+            Action::Run { op, work, slot } => {
+                self.pass = Some(StagePass { op, work, slot });
                 true
             }
             Action::WaitingFor(rank) => {
@@ -522,6 +539,19 @@ impl Engine {
         loop {
             if let Some(begin) = self.begin.take() {
                 return Ok(Some(begin));
+            }
+            if self.over()? {
+                return Ok(None);
+            }
+            self.wait(memory)?;
+        }
+    }
+
+    /// The next pass through this rank's stage, once the participant has asked for it; `None` at the end of the run.
+    pub fn next_pass(&mut self, memory: &mut dyn Memory) -> Result<Option<StagePass>, TrainError> {
+        loop {
+            if let Some(pass) = self.pass.take() {
+                return Ok(Some(pass));
             }
             if self.over()? {
                 return Ok(None);

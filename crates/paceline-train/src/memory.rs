@@ -8,6 +8,7 @@ use paceline_nn::accel::{Level, accumulate};
 use paceline_protocol::{Accumulate, Action, Buf, Buffers, MsgId, Region};
 use paceline_wire::{Body, Source, Span};
 
+use crate::crossings::Crossings;
 use crate::update::Update;
 
 /// Numbers of the buffers in the wire's spans.
@@ -16,6 +17,9 @@ const GRAD: u32 = 1;
 const SCRATCH: u32 = 2;
 /// The gradients of a rank's further positions, from 1: behind every scratch buffer.
 const HOSTED: u32 = 1 << 20;
+/// What the crossings of a rank's stage carry, and the gradients that come back.
+const VALUES: u32 = 1 << 21;
+const SLOPES: u32 = 1 << 22;
 
 /// A region as the wire's span. (Received bodies are never sent on.)
 pub fn span(region: Region) -> Span {
@@ -25,6 +29,8 @@ pub fn span(region: Region) -> Span {
         Buf::HostedGrad(n) => HOSTED + u32::from(n),
         Buf::Scratch(n) => SCRATCH + u32::from(n),
         Buf::Optimiser(_) => panic!("an optimiser's memory is handed over in virtual time only"),
+        Buf::Value(n) => VALUES + u32::from(n),
+        Buf::Slope(n) => SLOPES + u32::from(n),
         Buf::Msg(_) => panic!("a received body is not sent on"),
     };
     Span { buffer, offset: region.offset, len: region.len }
@@ -35,6 +41,8 @@ pub fn region(span: Span) -> Region {
     let buf = match span.buffer {
         PARAM => Buf::Param,
         GRAD => Buf::Grad,
+        SLOPES.. => Buf::Slope((span.buffer - SLOPES) as u16),
+        VALUES.. => Buf::Value((span.buffer - VALUES) as u16),
         HOSTED.. => Buf::HostedGrad((span.buffer - HOSTED) as u16),
         n => Buf::Scratch((n - SCRATCH) as u16),
     };
@@ -176,6 +184,8 @@ pub struct BackwardMemory<'a, 'g> {
     pub grads: &'a mut FinishedGradients<'g>,
     /// Those of the positions before and behind it.
     pub others: [&'a mut [TensorStorage]; 2],
+    /// What goes to other stages and comes from them.
+    pub crossings: &'a mut Crossings,
     /// The rest.
     pub scratch: &'a mut Scratch,
 }
@@ -197,7 +207,9 @@ fn slot(buf: Buf) -> Option<usize> {
     match buf {
         Buf::Grad => Some(0),
         Buf::HostedGrad(n) => Some(usize::from(n)),
-        Buf::Param | Buf::Scratch(_) | Buf::Optimiser(_) | Buf::Msg(_) => None,
+        Buf::Param | Buf::Scratch(_) | Buf::Optimiser(_) | Buf::Value(_) | Buf::Slope(_) | Buf::Msg(_) => {
+            None
+        }
     }
 }
 
@@ -207,6 +219,9 @@ impl Source for BackwardMemory<'_, '_> {
         let [before, behind] = &self.others;
         match (region.buf, slot(region.buf)) {
             (Buf::Scratch(n), _) => f(&self.scratch.buffers[usize::from(n)][region.range()]),
+            (Buf::Value(_) | Buf::Slope(_), _) => {
+                f(self.crossings.buffer(region.buf).map_or(&[], |whole| &whole[region.range()]));
+            }
             (_, Some(slot)) if slot < before.len() => f(&before[slot][region.range()]),
             (_, Some(slot)) if slot > before.len() => f(&behind[slot - before.len() - 1][region.range()]),
             _ => {
@@ -224,6 +239,12 @@ impl Memory for BackwardMemory<'_, '_> {
         if action.regions().into_iter().flatten().any(|region| self.other(region.buf).is_some()) {
             let Some((dst, msg)) = taken(action) else { return false };
             let Some(whole) = self.other(dst.buf) else { return false };
+            bodies.take(msg, action, &mut whole[dst.range()]);
+            return true;
+        }
+        if let Some((dst, msg)) = taken(action)
+            && let Some(whole) = self.crossings.buffer_mut(dst.buf)
+        {
             bodies.take(msg, action, &mut whole[dst.range()]);
             return true;
         }
@@ -293,6 +314,8 @@ pub struct WholeMemory<'a> {
     pub params: &'a mut TensorStorage,
     /// Gradients of each position, or sums of them, laid out like the parameters.
     pub grads: &'a mut [TensorStorage],
+    /// What goes to other stages and comes from them.
+    pub crossings: &'a mut Crossings,
     /// The rest.
     pub scratch: &'a mut Scratch,
     /// The optimiser.
@@ -307,6 +330,7 @@ impl WholeMemory<'_> {
             Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch.buffers[usize::from(n)],
             Buf::Optimiser(_) => unreachable!("an optimiser's memory is handed over in virtual time only"),
+            Buf::Value(_) | Buf::Slope(_) => self.crossings.buffer(region.buf).expect("a crossing's buffer"),
             Buf::Msg(_) => unreachable!("bodies are handed over as bodies"),
         };
         &buffer[region.range()]
@@ -325,7 +349,8 @@ impl Memory for WholeMemory<'_> {
     }
 
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
-        let Self { params: param, grads, scratch: Scratch { buffers: scratch, work, .. }, update } = self;
+        let Self { params: param, grads, crossings, scratch: Scratch { buffers: scratch, work, .. }, update } =
+            self;
         if let Action::Apply { params, grad: from, step, whole } = *action {
             let grad = match from.buf {
                 Buf::Msg(msg) => bodies.get(msg),
@@ -338,6 +363,7 @@ impl Memory for WholeMemory<'_> {
             let whole = match dst.buf {
                 Buf::Param => &mut **param,
                 Buf::Scratch(n) => &mut scratch[usize::from(n)],
+                Buf::Value(_) | Buf::Slope(_) => crossings.buffer_mut(dst.buf).expect("a crossing's buffer"),
                 buf => &mut grads[slot(buf).expect("a buffer of this rank")],
             };
             bodies.take(msg, action, &mut whole[dst.range()]);
@@ -383,8 +409,8 @@ mod tests {
         assert_eq!(grads.push(3, second), None);
         assert_eq!(grads.push(7, third), Some(3));
         assert_eq!(grads.push(0, first), Some(0));
-        let scratch = &mut Scratch::default();
-        let memory = BackwardMemory { grads: &mut grads, others: [&mut [], &mut []], scratch };
+        let (scratch, crossings) = (&mut Scratch::default(), &mut Crossings::default());
+        let memory = BackwardMemory { grads: &mut grads, others: [&mut [], &mut []], crossings, scratch };
         for (offset, len) in [(0, 10), (2, 3), (3, 4), (8, 2), (6, 2), (1, 1), (5, 0)] {
             let mut seen = Vec::new();
             let span = Span { buffer: GRAD, offset, len };
@@ -396,7 +422,8 @@ mod tests {
     #[test]
     fn what_touches_parameters_waits_for_the_end_of_backward() {
         let (mut grads, scratch) = (FinishedGradients::of(4), &mut Scratch::default());
-        let mut memory = BackwardMemory { grads: &mut grads, others: [&mut [], &mut []], scratch };
+        let crossings = &mut Crossings::default();
+        let mut memory = BackwardMemory { grads: &mut grads, others: [&mut [], &mut []], crossings, scratch };
         let [params, grad] = [Buf::Param, Buf::Grad].map(|buf| Region { buf, offset: 0, len: 4 });
         for action in [
             Action::Apply { params, grad, step: 0, whole: true },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, DatasetSettings, Reader, Sample, SampleVariation};
-use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description};
+use paceline_nn::{Compute, Graph, GraphPart, Network, Outcome, Pass, Shape, Targets, description};
 use paceline_plan::Plan;
 use paceline_random::{Purpose, Stream};
 use paceline_resolve::{TypedPlan, unknown};
@@ -62,8 +62,13 @@ pub fn graph(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainErro
 
 /// The parameters and the state that training starts from.
 pub fn start(plan: &Plan, graph: &Graph) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
-    let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
-    weights::start(plan, graph, &mut params, &mut state)?;
+    start_part(plan, graph, &graph.whole())
+}
+
+/// Those of a part.
+pub fn start_part(plan: &Plan, graph: &Graph, part: &GraphPart) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
+    let (mut params, mut state) = (vec![0.0; part.params.len()], vec![0.0; part.state.len()]);
+    weights::start_part(plan, graph, part, &mut params, &mut state)?;
     Ok((params, state))
 }
 
@@ -183,7 +188,7 @@ impl Replica {
         let look = SampleVariation::Training { seed: pass.seed, step: pass.step };
         self.classes.clear();
         let Self { network, classes, training, .. } = self;
-        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
         training.read(&dataset.train, look, pass.ids, take)?;
         clock.lap(Phase::Data);
         self.network.forward(pass, params, state);
@@ -202,7 +207,7 @@ impl Replica {
     ) -> Result<Duration, TrainError> {
         self.classes.clear();
         let Self { network, classes, testing, .. } = self;
-        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
         testing.read(&dataset.test, SampleVariation::Plain, ids, take)?;
         let begun = Instant::now();
         self.network.forward(&Pass::evaluation(ids.len()), params, state);
@@ -228,7 +233,8 @@ impl Replica {
                 [ids, next].iter().for_each(|ids| testing.ahead(test, SampleVariation::Plain, ids));
             }
             classes.clear();
-            let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+            let take =
+                &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
             testing.read(test, SampleVariation::Plain, ids, take)?;
             let pass = Pass::evaluation(ids.len());
             self.network.forward(&pass, params, state);
@@ -238,9 +244,10 @@ impl Replica {
     }
 }
 
-/// Puts a sample into its place of the network's input, and what should be answered behind the others.
+/// Puts a sample into its place of the network's input in a slot, and what should be answered behind the others.
 pub fn load(
     network: &mut Network<f32>,
+    slot: usize,
     classes: &mut Vec<u16>,
     dataset: &Dataset,
     place: usize,
@@ -250,15 +257,15 @@ pub fn load(
     match sample {
         Sample::Bytes(bytes, class) => {
             let normalisation = &dataset.normalisation;
-            network.input_bytes(0, place, bytes, &normalisation.scale, &normalisation.shift);
+            network.input_bytes(slot, place, bytes, &normalisation.scale, &normalisation.shift);
             classes.push(class);
         }
         Sample::Numbers(numbers, class) => {
-            network.input(0, place + 1)[place * size..].copy_from_slice(numbers);
+            network.input(slot, place + 1)[place * size..].copy_from_slice(numbers);
             classes.push(class);
         }
         Sample::Tokens(window) => {
-            let input = &mut network.input(0, place + 1)[place * size..];
+            let input = &mut network.input(slot, place + 1)[place * size..];
             input.iter_mut().zip(window).for_each(|(x, &token)| *x = f32::from(token));
             classes.extend_from_slice(&window[1..]);
         }

@@ -43,7 +43,7 @@ pub fn batch<'a>(
     let scale = match begin.scale {
         GradientScale::Part => 1.0 / global as f64,
         GradientScale::Own => 1.0 / ids.len().max(1) as f64,
-        GradientScale::Even => plan.workers as f64 / global as f64,
+        GradientScale::Even => plan.replicas() as f64 / global as f64,
     };
     let pass = Pass::training(plan.seed, begin.unit.step, ids);
     SampleBatch { pass, scale, micro_batches: plan.micro_batches }

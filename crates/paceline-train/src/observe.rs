@@ -1,16 +1,17 @@
 //! What a rank lets be recorded of itself: a row per step, and its links and messages when somebody asks.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_protocol::{Rank, Tag};
+use paceline_protocol::{Rank, Tag, WorkKind};
 use paceline_record::metric::{LinkReading, TcpReading};
 use paceline_record::process::{CoreWait, monotonic_ns};
 use paceline_record::{NOBODY, Observer, StepRow, TraceKind, TraceRow};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
-use crate::engine::Times;
+use crate::engine::{StagePass, Times};
 
 /// Watches an engine's links and messages.
 pub struct Watch {
@@ -83,6 +84,26 @@ impl Watch {
         }
     }
 
+    /// A pass through the rank's stage is over.
+    pub fn pass(&self, step: u64, pass: &StagePass, duration: Duration) {
+        if self.observer.traces() {
+            let duration_ns = duration.as_nanos() as u64;
+            self.observer.trace(TraceRow {
+                kind: match pass.work.kind {
+                    WorkKind::Forward => TraceKind::Forward,
+                    WorkKind::Backward => TraceKind::Backward,
+                },
+                at_ns: monotonic_ns().saturating_sub(duration_ns),
+                peer: NOBODY,
+                step,
+                bucket: pass.work.micro as u64,
+                phase: pass.slot as u64,
+                duration_ns,
+                ..TraceRow::default()
+            });
+        }
+    }
+
     /// The rank had to wait.
     pub fn wait(&self, step: u64, peer: Option<Rank>, since: Instant, duration: Duration) {
         if self.observer.traces() {
@@ -138,6 +159,12 @@ impl Steps {
         if let Some((began, now)) = self.pass_began.take().zip(self.core_wait.ns()) {
             self.without_core = Some(self.without_core.unwrap_or(0) + now.saturating_sub(began));
         }
+    }
+
+    /// Nanoseconds that were spent on waiting for these ranks in the step that ends now.
+    pub fn waited(&self, times: &Times, ranks: Range<Rank>) -> u64 {
+        let waits = times.wait_for.iter().zip(&self.began.times.wait_for).skip(ranks.start).take(ranks.len());
+        waits.map(|(now, began)| now.saturating_sub(*began).as_nanos() as u64).sum()
     }
 
     /// A step (or some updates) ends now: what it took since the last one.

@@ -146,7 +146,27 @@ pub(crate) struct Account {
     pub staleness: Vec<u64>,
     /// Updates of each range that the optimiser has memory of, by the range's start.
     pub updates: Vec<(usize, u64)>,
+    /// Updates of all parameters, where the optimiser's memory of them is in one piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inherited: Option<u64>,
+    /// Which part of the model the rank has, if it is cut into stages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<StagePlace>,
 }
+
+/// Where a rank's part of a model begins in the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagePlace {
+    /// Number of stages.
+    pub stages: usize,
+    /// Its first parameter.
+    pub params: usize,
+    /// Its first number of state.
+    pub state: usize,
+}
+
+/// The name of an optimiser's memory of all parameters of a rank.
+pub(crate) const OPTIMISER: &str = "optimiser";
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -190,6 +210,10 @@ pub(crate) fn part(
         account.updates.push((offset, updates));
         tensors.push((format!("optimiser.{offset}"), memory.to_vec()));
     }
+    if let Some((updates, memory)) = update.inherited() {
+        account.inherited = Some(updates);
+        tensors.push((OPTIMISER.into(), memory.to_vec()));
+    }
     for (n, buffer) in scratch.buffers.iter().enumerate() {
         tensors.push((format!("scratch.{n}"), buffer.to_vec()));
     }
@@ -211,6 +235,11 @@ pub(crate) fn restore(
     }
     for &(offset, updates) in &account.updates {
         update.remember(offset, updates, part.numbers(&format!("optimiser.{offset}")));
+    }
+    if let Some(updates) = account.inherited {
+        update.inherit(updates, part.numbers(OPTIMISER));
+        // Whoever had other ranges had other scratch, of which nothing is needed between two steps.
+        return Ok(account);
     }
     for (n, buffer) in scratch.buffers.iter_mut().enumerate() {
         fill(part, &format!("scratch.{n}"), buffer)?;

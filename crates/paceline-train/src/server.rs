@@ -12,11 +12,12 @@ use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
 
 use crate::clock::Clock;
+use crate::crossings::Crossings;
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
-use crate::segment::{Account, Pause, Segment, SegmentControl, VERDICT, part, restore};
+use crate::segment::{Account, Pause, Segment, SegmentControl, StagePlace, VERDICT, part, restore};
 use crate::update::Update;
 
 /// What came of a server.
@@ -37,7 +38,7 @@ pub struct Summary {
 pub struct Job<'a> {
     /// The plan.
     pub plan: &'a TypedPlan<'a>,
-    /// The parameters that training starts from.
+    /// The parameters that training starts from: those of its stage, where the model is cut into stages.
     pub start: &'a [f32],
     /// Ranges of them that stay as they are.
     pub frozen: &'a [Range<usize>],
@@ -73,7 +74,9 @@ pub fn run(
     let Job { plan, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let mut update = (job.update)(compute);
-    let numbers = setup.params;
+    // The parameters of one stage, where the model is cut into stages.
+    let own = setup.of_stage(setup.stage_of(rank));
+    let numbers = own.params;
     let refused = |source| TrainError::Memory { numbers, source };
     let zeros = || Allocator::Private.zeros(numbers).map_err(refused);
     let (mut params, mut grads) = (zeros()?, [zeros()?]);
@@ -96,7 +99,7 @@ pub fn run(
         engine.be_patient(VERDICT);
     }
     let mut scratch = Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?;
-    let shard = setup.shards()[rank - setup.workers].clone();
+    let shard = own.shards()[(rank - setup.workers) / setup.stage_count()].clone();
     if let Some(part) = control.restored.take() {
         let named = &mut [("params", &mut params[shard.clone()])];
         let account = restore(&part, named, &mut update, &mut scratch)?;
@@ -104,8 +107,13 @@ pub fn run(
         engine.staleness = account.staleness;
     }
 
-    let mut memory =
-        WholeMemory { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
+    let mut memory = WholeMemory {
+        params: &mut params,
+        grads: &mut grads,
+        crossings: &mut Crossings::default(),
+        scratch: &mut scratch,
+        update: &mut update,
+    };
     // What workers push while peers are greeted is applied at the start, and looked at like everything else.
     let (mut seen, mut told) = (engine.staleness.len(), false);
     engine.greet(&mut memory)?;
@@ -117,13 +125,18 @@ pub fn run(
         if engine.over()? {
             let (segment, stopped) = (control.segment, control.gate.stop().is_some());
             // Every unit of work has left one update here.
-            let step = engine.staleness.len() / setup.shares();
+            let step = engine.staleness.len() / own.shares();
             let finished = segment.to == setup.end() && (!stopped || step as u64 == setup.end());
             if finished || engine.left().is_some() {
                 break;
             }
             engine.settle(&mut memory)?;
-            let account = Account { staleness: engine.staleness.clone(), ..Account::default() };
+            let place = setup.stages.as_ref().map(|stages| StagePlace {
+                stages: setup.stage_count(),
+                params: stages.stages[setup.stage_of(rank)].params.start,
+                state: 0,
+            });
+            let account = Account { staleness: engine.staleness.clone(), place, ..Account::default() };
             let account = account.note(&clock, &engine.times);
             let part =
                 part(account, &[("params", &memory.params[shard.clone()])], memory.update, memory.scratch);

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_memory::{Allocator, TensorStorage};
-use paceline_nn::{Graph, Outcome};
-use paceline_protocol::{GradientScale, Tensor};
+use paceline_nn::{Graph, GraphPart, Outcome};
+use paceline_protocol::{GradientScale, OpId, Tensor};
 use paceline_record::process::thread_cpu_seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::engine::Begin;
+use crate::crossings::Crossings;
+use crate::engine::{Begin, StagePass};
 use crate::error::TrainError;
+use crate::segment::StagePlace;
 
 /// Names, shapes and places of a model's tensors: all that is known of a model where only sizes matter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,12 +43,20 @@ pub struct TensorLayout {
 impl Layout {
     /// The layout of a native network.
     pub fn of(graph: &Graph) -> Self {
-        let tensors = graph.params().iter().map(|tensor| TensorLayout {
-            name: tensor.name.clone(),
-            shape: tensor.shape.clone(),
-            range: tensor.range.clone(),
-        });
-        Self { tensors: tensors.collect(), params: graph.param_count(), state: graph.state_count() }
+        Self::of_part(graph, &graph.whole())
+    }
+
+    /// The layout of a part of one.
+    pub fn of_part(graph: &Graph, part: &GraphPart) -> Self {
+        let own = &part.params;
+        let inside = |range: &Range<usize>| own.start <= range.start && range.end <= own.end;
+        let tensors =
+            graph.params().iter().filter(|tensor| inside(&tensor.range)).map(|tensor| TensorLayout {
+                name: tensor.name.clone(),
+                shape: tensor.shape.clone(),
+                range: tensor.range.start - own.start..tensor.range.end - own.start,
+            });
+        Self { tensors: tensors.collect(), params: own.len(), state: part.state.len() }
     }
 
     /// The tensors as strategies see them.
@@ -80,6 +90,21 @@ pub trait GradientSink<'g> {
     /// Exchanges what can be exchanged while a source that computes elsewhere has nothing to say, at most for a while.
     /// Whether the run has ended meanwhile.
     fn wait(&mut self, wait: Duration) -> bool;
+
+    /// The next pass through this rank's stage, once its pipeline asks for it; none if the run has ended.
+    fn next_pass(&mut self) -> Option<StagePass>;
+
+    /// What goes to other stages and comes from them.
+    fn crossings(&mut self) -> &mut Crossings;
+
+    /// Exchanges what can be exchanged between two layers of a pass.
+    fn between_layers(&mut self);
+
+    /// The computation of a pass is over, and stretched if the plan says so; the time that was exchanged in meanwhile.
+    fn pass_over(&mut self) -> Duration;
+
+    /// What a pass has left may go to other stages.
+    fn passed(&mut self, op: OpId);
 }
 
 /// What follows a step.
@@ -204,6 +229,21 @@ pub trait GradientSource {
     /// Brings the state up to date before it is saved.
     fn save(&mut self) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    /// Bytes of what one slot keeps of its micro-batch, where the model is cut into stages.
+    fn slot_bytes(&self) -> usize {
+        0
+    }
+
+    /// Bytes that it has for passes, where the model is cut into stages.
+    fn pass_bytes(&self) -> usize {
+        0
+    }
+
+    /// Which part of the model this is, if it is cut into stages.
+    fn place(&self) -> Option<StagePlace> {
+        None
     }
 
     /// Takes up a state that was saved.

@@ -18,6 +18,8 @@ pub struct Update {
     rule: Rule,
     /// What the optimiser remembers of each range, by the range's start.
     ranges: HashMap<usize, Range>,
+    /// What was remembered of all parameters by somebody who had other ranges, until there are own ones.
+    inherited: Option<Range>,
     /// Parameters that stay as they are: where they start, and what they are.
     frozen: Vec<(usize, Vec<f32>)>,
     /// What another one's optimiser remembered, block by block, laid out like the parameters.
@@ -106,7 +108,7 @@ impl Update {
     }
 
     fn by(rule: Rule) -> Self {
-        Self { rule, ranges: HashMap::new(), frozen: Vec::new(), taken_over: Vec::new() }
+        Self { rule, ranges: HashMap::new(), inherited: None, frozen: Vec::new(), taken_over: Vec::new() }
     }
 
     /// Sets the present learning rate of the worker whose gradient comes next, as a multiple of the first one.
@@ -165,8 +167,14 @@ impl Update {
 
     /// What the optimiser remembers of a range of the flat buffer, in one of its blocks: zeros before the first update.
     pub fn block(&self, block: usize, range: ops::Range<usize>) -> Vec<f32> {
-        let given =
-            |i: usize| self.taken_over.get(block).and_then(|known| known.get(i)).copied().unwrap_or(0.0);
+        let inherited = |i: usize| {
+            let known = &self.inherited.as_ref()?.memory;
+            known.get(block * (known.len() / self.blocks().max(1)) + i)
+        };
+        let given = |i: usize| {
+            let known = self.taken_over.get(block).and_then(|known| known.get(i));
+            known.or_else(|| inherited(i)).copied().unwrap_or(0.0)
+        };
         let mut values: Vec<f32> = range.clone().map(given).collect();
         for (start, known) in &self.ranges {
             let len = known.memory.len() / self.blocks().max(1);
@@ -188,6 +196,17 @@ impl Update {
         known[offset..end].copy_from_slice(values);
     }
 
+    /// What was inherited, if nothing was made of it yet: its updates, its numbers.
+    pub(crate) fn inherited(&self) -> Option<(u64, &[f32])> {
+        let inherited = self.inherited.as_ref().filter(|_| self.ranges.is_empty())?;
+        Some((inherited.updates, &inherited.memory))
+    }
+
+    /// Takes up what was remembered of all parameters, one block of the flat buffer's length after the other.
+    pub(crate) fn inherit(&mut self, updates: u64, memory: &[f32]) {
+        self.inherited = Some(Range { memory: memory.to_vec(), updates });
+    }
+
     /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`;
     /// `whole` if the gradient is that of a whole global batch.
     pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32], step: u64, whole: bool) {
@@ -201,7 +220,12 @@ impl Update {
             Rule::Optimise(own) => {
                 let lr = own.rate.at(step) * if whole { own.rate.whole } else { 1.0 };
                 let blocks = (own.optimiser.memory)(&own.settings);
-                let known = || Range::taken_over(&self.taken_over[..], blocks, offset, params.len(), step);
+                let known = || {
+                    let len = params.len();
+                    let taken_over = Range::taken_over(&self.taken_over, blocks, offset, len, step);
+                    let inherited = || Some(self.inherited.as_ref()?.part(offset, len, blocks));
+                    taken_over.or_else(inherited).unwrap_or_default()
+                };
                 let range = self.ranges.entry(offset).or_insert_with(known);
                 range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
             }
@@ -224,12 +248,19 @@ impl Update {
 
 impl Range {
     /// What was taken over of the range before its update of a step: every step before that was an update.
-    fn taken_over(known: &[Vec<f32>], blocks: usize, offset: usize, len: usize, step: u64) -> Self {
+    fn taken_over(known: &[Vec<f32>], blocks: usize, offset: usize, len: usize, step: u64) -> Option<Self> {
         if known.len() < blocks.max(1) || known.iter().any(|block| block.len() < offset + len) {
-            return Self::default();
+            return None;
         }
         let memory = known[..blocks].iter().flat_map(|block| &block[offset..offset + len]).copied();
-        Self { memory: memory.collect(), updates: step }
+        Some(Self { memory: memory.collect(), updates: step })
+    }
+
+    /// What is remembered of a part of the range, in so many blocks.
+    fn part(&self, offset: usize, len: usize, blocks: usize) -> Self {
+        let whole = self.memory.len() / blocks.max(1);
+        let block = |n: usize| &self.memory[n * whole + offset..n * whole + offset + len];
+        Self { memory: (0..blocks).flat_map(block).copied().collect(), updates: self.updates }
     }
 
     /// One update of the range.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use paceline_data::Dataset;
 use paceline_nn::layers::Op;
-use paceline_nn::{Graph, Node, Tensor};
+use paceline_nn::{Graph, GraphPart, Node, Tensor};
 use paceline_plan::{Plan, Weights};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 
@@ -143,9 +143,20 @@ pub fn start(
     params: &mut [f32],
     state: &mut [f32],
 ) -> Result<WeightsMismatch, TrainError> {
-    graph.init(plan.seed, params, state);
+    start_part(plan, graph, &graph.whole(), params, state)
+}
+
+/// Like [`start`] for the parameters and the state of a part.
+pub fn start_part(
+    plan: &Plan,
+    graph: &Graph,
+    part: &GraphPart,
+    params: &mut [f32],
+    state: &mut [f32],
+) -> Result<WeightsMismatch, TrainError> {
+    graph.init_part(part, plan.seed, params, state);
     match &plan.init {
-        Some(weights) => load(weights, graph, params, state),
+        Some(weights) => load_part(weights, graph, part, params, state),
         None => Ok(WeightsMismatch::default()),
     }
 }
@@ -167,6 +178,17 @@ pub fn check(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Option<String>, 
 pub fn load(
     weights: &Weights,
     graph: &Graph,
+    params: &mut [f32],
+    state: &mut [f32],
+) -> Result<WeightsMismatch, TrainError> {
+    load_part(weights, graph, &graph.whole(), params, state)
+}
+
+/// Like [`load`] for the parameters and the state of a part; what the rest of the network lacks is told too.
+fn load_part(
+    weights: &Weights,
+    graph: &Graph,
+    part: &GraphPart,
     params: &mut [f32],
     state: &mut [f32],
 ) -> Result<WeightsMismatch, TrainError> {
@@ -210,11 +232,14 @@ pub fn load(
     }
     // Only what fits is read: a file can ask for no more memory than the network has.
     let mut bytes = Vec::new();
-    for (slot, offset) in fitting {
+    let own = |slot: &Slot| if slot.state { &part.state } else { &part.params };
+    let inside = |slot: &Slot| own(slot).start <= slot.range.start && slot.range.end <= own(slot).end;
+    for (slot, offset) in fitting.into_iter().filter(|(slot, _)| inside(slot)) {
         bytes.resize(4 * slot.range.len(), 0);
         file.seek(SeekFrom::Start(header + offset)).map_err(failed)?;
         file.read_exact(&mut bytes).map_err(failed)?;
-        let ours = if slot.state { &mut state[slot.range.clone()] } else { &mut params[slot.range.clone()] };
+        let places = slot.range.start - own(slot).start..slot.range.end - own(slot).start;
+        let ours = if slot.state { &mut state[places] } else { &mut params[places] };
         for (value, place) in ours.iter_mut().zip(slot.places()) {
             *value = f32::from_le_bytes(bytes[4 * place..][..4].try_into().expect("four bytes"));
         }
@@ -313,4 +338,12 @@ pub fn frozen(plan: &Plan, graph: &Graph) -> Result<Vec<Range<usize>>, TrainErro
     }
     let tensors = trained().filter(still).flat_map(|node| &graph.params()[node.params.clone()]);
     Ok(tensors.map(|tensor| tensor.range.clone()).collect())
+}
+
+/// Those of a part, counted from its first parameter.
+pub fn frozen_part(plan: &Plan, graph: &Graph, part: &GraphPart) -> Result<Vec<Range<usize>>, TrainError> {
+    let own = &part.params;
+    let inside = |range: &Range<usize>| own.start <= range.start && range.end <= own.end;
+    let all = frozen(plan, graph)?.into_iter().filter(inside);
+    Ok(all.map(|range| range.start - own.start..range.end - own.start).collect())
 }

@@ -6,26 +6,32 @@ use std::time::{Duration, Instant};
 use paceline_data::Order;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Outcome};
-use paceline_plan::{Straggler, TrainingLength};
+use paceline_pipeline::{StageMemory, StagePlan};
+use paceline_plan::TrainingLength;
 use paceline_protocol::{
-    Buf, Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad,
+    BatchLengths, Buf, Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad,
 };
-use paceline_random::{Purpose, Stream};
-use paceline_record::{Observer, StepRow};
+use paceline_record::{Observer, StageRow, StepRow};
 use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
-use crate::engine::{Begin, Engine, Times};
+use crate::crossings::Crossings;
+use crate::engine::{Engine, Times};
 use crate::error::TrainError;
-use crate::memory::{BackwardMemory, FinishedGradients, Scratch, WholeMemory};
+use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
-use crate::source::{AfterStep, GradientSink, GradientSource, Layout, SourceCosts, SourceReport};
+use crate::source::{AfterStep, GradientSource, Layout, SourceCosts, SourceReport};
+pub use crate::unit::Slowness;
+use crate::unit::{Computed, compute};
 use crate::update::Update;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
 pub const MESSAGE: usize = 128 * 1024;
+
+/// How long a stage waits for others without hearing of them.
+const STAGE_PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a strategy is told about a plan.
 pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
@@ -60,6 +66,18 @@ pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
         steps: Some(steps).filter(|steps| *steps < u64::MAX),
         ..Setup::new(plan.workers, plan.servers, layout.params, steps)
     }
+}
+
+/// The same where the network is cut into stages.
+pub fn staged_setup(
+    plan: &TypedPlan<'_>,
+    layout: &Layout,
+    stages: Option<&StagePlan>,
+    samples: usize,
+) -> Setup {
+    let order = Order::new(plan.seed, samples, plan.global_batch(), plan.total_samples(samples));
+    let batches = || BatchLengths(Arc::new(move |step| order.batch_len(step)));
+    Setup { stages: stages.map(|stages| Arc::new(stages.setup(batches()))), ..setup(plan, layout, samples) }
 }
 
 /// What a worker tells while it trains.
@@ -137,6 +155,8 @@ pub struct Summary {
     pub beside: SourceCosts,
     /// The worker that ran out of work, if that ended the run.
     pub left: Option<Rank>,
+    /// The buffers that it had at the end, where the model is cut into stages; bodies under way are not counted.
+    pub memory: Option<StageMemory>,
     /// What was done, if asked for.
     pub trace: Option<Trace>,
 }
@@ -162,12 +182,13 @@ pub struct Job<'a> {
 }
 
 /// A worker's buffers, lent to whoever works on them.
-struct Buffers {
-    params: TensorStorage,
+pub(crate) struct Buffers {
+    pub(crate) params: TensorStorage,
     /// The gradients of each position.
-    grads: Vec<TensorStorage>,
-    scratch: Scratch,
-    update: Update,
+    pub(crate) grads: Vec<TensorStorage>,
+    pub(crate) crossings: Crossings,
+    pub(crate) scratch: Scratch,
+    pub(crate) update: Update,
 }
 
 impl Buffers {
@@ -180,12 +201,24 @@ impl Buffers {
         for (n, scratch) in self.scratch.buffers.iter().enumerate() {
             engine.lend(Buf::Scratch(n as u16), scratch)?;
         }
-        Ok(())
+        self.crossings.buffers().try_for_each(|(buf, storage)| engine.lend(buf, storage))
+    }
+
+    /// The bytes of all of them, with those of a stage's passes.
+    fn counted(&self, passes: usize) -> StageMemory {
+        let grads: usize = self.grads.iter().map(|grads| size_of_val(&grads[..])).sum();
+        StageMemory {
+            parameters: size_of_val(&self.params[..]) + grads,
+            optimiser: self.update.remembered().map(|(_, _, memory)| size_of_val(memory)).sum(),
+            passes,
+            crossings: self.crossings.bytes(),
+            held: 0,
+        }
     }
 
     fn whole(&mut self) -> WholeMemory<'_> {
-        let Self { params, grads, scratch, update } = self;
-        WholeMemory { params, grads, scratch, update }
+        let Self { params, grads, crossings, scratch, update } = self;
+        WholeMemory { params, grads, crossings, scratch, update }
     }
 }
 
@@ -211,15 +244,22 @@ pub fn run(
         // How long a script takes between two exchanges is watched where it runs.
         engine.be_patient(Duration::MAX);
     }
+    let stages = setup.stages.as_deref();
+    if stages.is_some() {
+        // A late stage has nothing to do until the earlier ones have passed something on.
+        engine.be_patient(STAGE_PATIENCE);
+    }
     let positions = setup.positions(rank).len();
-    let numbers = setup.params;
+    let numbers = source.layout().params;
     let refused = |source| TrainError::Memory { numbers, source };
-    let lends = engine.lends() && job.strategy.lends(setup.coder);
+    let lends = engine.lends() && (stages.is_some() || job.strategy.lends(setup.coder));
     let allocator = if lends { Allocator::Shared } else { Allocator::Private };
     let (params, grads) = source.buffers(positions, allocator).map_err(refused)?;
+    let crossings = stages.map(|all| Crossings::new(all, &all.stages[setup.stage_of(rank)], allocator));
     let mut buffers = Buffers {
         params,
         grads,
+        crossings: crossings.transpose().map_err(refused)?.unwrap_or_default(),
         scratch: Scratch::new(engine.scratch(), allocator).map_err(refused)?,
         update: match plan.script {
             None => Update::new(plan, job.samples, Arc::clone(&job.compute)),
@@ -275,6 +315,7 @@ pub fn run(
                 samples: taken,
                 last_loss: last.loss,
                 last_samples: last.samples,
+                place: source.place(),
                 ..Account::default()
             };
             let named = [("params", &buffers.params[..]), ("state", source.state())];
@@ -307,7 +348,7 @@ pub fn run(
             clock.lap(Phase::Exchange);
         }
         let mut overlap = Duration::ZERO;
-        let mut units = Outcome::default();
+        let (mut units, mut live) = (Outcome::default(), 0);
         let mut next = Some(begin);
         for slot in 0..positions {
             // Units of one step follow each other without anybody else's help, unless the run ends.
@@ -317,8 +358,8 @@ pub fn run(
             if !beside {
                 steps.pass_begins();
             }
-            let Some((outcome, exchanged)) =
-                compute(rank, source, &mut engine, &mut buffers, &begin, slot, &mut clock)?
+            let Some(Computed { outcome, exchanged, passes, live_slots }) =
+                compute(rank, source, &mut engine, &mut buffers, &slowness, (&begin, slot), &mut clock)?
             else {
                 let ends = if source.beside().is_some() { Input::RunOut } else { Input::Leave };
                 engine.input(ends, &mut buffers.whole())?;
@@ -326,18 +367,23 @@ pub fn run(
             };
             steps.pass_ends();
             units += outcome;
+            live = live_slots;
             taken += outcome.samples as u64;
             overlap += exchanged;
-            let pause = slowness.pause(step, began.elapsed().saturating_sub(exchanged));
-            std::thread::sleep(pause);
-            clock.lap(Phase::Backward);
-            if !beside {
-                clock.shift(exchanged, Phase::Backward, Phase::Exchange);
+            if stages.is_none() {
+                let pause = slowness.pause(step, began.elapsed().saturating_sub(exchanged));
+                std::thread::sleep(pause);
+                clock.lap(Phase::Backward);
+                if !beside {
+                    clock.shift(exchanged, Phase::Backward, Phase::Exchange);
+                }
             }
 
             let memory = &mut buffers.whole();
             engine.catch_up(memory)?;
-            let step_s = began.elapsed().saturating_sub(exchanged).as_secs_f64();
+            // Stages wait for each other between passes.
+            let computed = if stages.is_some() { passes } else { began.elapsed().saturating_sub(exchanged) };
+            let step_s = computed.as_secs_f64();
             let own = if beside { 0.0 } else { exchanged.as_secs_f64() };
             let cpu = (source.cpu_seconds() - cpu - own).max(0.0) / step_s;
             engine.input(Input::Load(WorkerLoad { cpu: cpu as f32, step_s: step_s as f32 }), memory)?;
@@ -361,7 +407,17 @@ pub fn run(
         )?;
         tell_reports(source, taken, say);
         engine.refused.drain(..).for_each(|cause| say(WorkerEvent::Refused(cause)));
+        let stage = stages.map(|_| {
+            let first = rank - setup.stage_of(rank);
+            StageRow {
+                wait_up_ns: steps.waited(&engine.times, first..rank),
+                wait_down_ns: steps.waited(&engine.times, rank + 1..first + setup.stage_count()),
+                live_slots: live,
+                activation_bytes: live * source.slot_bytes() as u64,
+            }
+        });
         let row = StepRow {
+            stage,
             overlap_ns: overlap.as_nanos() as u64,
             samples: last.samples as u64,
             loss: last.mean_loss(),
@@ -410,6 +466,7 @@ pub fn run(
         false => None,
     };
     let phases = [Phase::Data, Phase::Forward, Phase::Backward].map(|p| clock.seconds(p));
+    let memory = stages.map(|_| buffers.counted(source.pass_bytes()));
     Ok(Some(Summary {
         steps: done,
         samples: taken,
@@ -423,6 +480,7 @@ pub fn run(
         phases,
         beside: source.costs(),
         left,
+        memory,
         trace: engine.trace,
     }))
 }
@@ -434,81 +492,9 @@ fn tell_reports(source: &mut dyn GradientSource, samples: u64, say: &mut dyn FnM
     }
 }
 
-/// Exchanges what a source finishes while it computes.
-struct BackwardExchange<'a, 'g> {
-    rank: Rank,
-    engine: &'a mut Engine,
-    update: &'a Update,
-    finished: FinishedGradients<'g>,
-    others: [&'a mut [TensorStorage]; 2],
-    scratch: &'a mut Scratch,
-    failed: Option<TrainError>,
-}
-
-impl BackwardExchange<'_, '_> {
-    /// Lets the engine work on what is finished, unless it has failed.
-    fn exchange<T>(
-        &mut self,
-        f: impl FnOnce(&mut Engine, &mut BackwardMemory<'_, '_>) -> Result<T, TrainError>,
-    ) -> Option<T> {
-        if self.failed.is_some() {
-            return None;
-        }
-        let [before, behind] = &mut self.others;
-        let others = [&mut **before, &mut **behind];
-        let mut memory = BackwardMemory { grads: &mut self.finished, others, scratch: self.scratch };
-        f(self.engine, &mut memory).map_err(|error| self.failed = Some(error)).ok()
-    }
-}
-
-impl<'g> GradientSink<'g> for BackwardExchange<'_, 'g> {
-    fn finished(&mut self, offset: usize, slice: &'g mut [f32]) {
-        self.update.quiet(offset, slice);
-        let Some(from) = self.finished.push(offset, slice) else { return };
-        self.exchange(|engine, memory| {
-            engine.input_of_pass(Input::GradReady { from }, memory)?;
-            engine.poll(memory)
-        });
-    }
-
-    fn rate(&mut self, rate: f64) {
-        let rank = self.rank;
-        self.exchange(|engine, _| engine.tell_rate(rank, rate));
-    }
-
-    fn wait(&mut self, wait: Duration) -> bool {
-        self.exchange(|engine, memory| engine.wait_beside(wait, memory)).unwrap_or(true)
-    }
-}
-
-/// Computes a unit's gradient while what is final is exchanged: sums over its samples, and the time that the exchange
-/// took meanwhile. None if the source has run out of work.
-fn compute(
-    rank: Rank,
-    source: &mut dyn GradientSource,
-    engine: &mut Engine,
-    buffers: &mut Buffers,
-    begin: &Begin,
-    slot: usize,
-    clock: &mut Clock,
-) -> Result<Option<(Outcome, Duration)>, TrainError> {
-    let Buffers { params, grads, scratch, update } = buffers;
-    let (before, rest) = grads.split_at_mut(slot);
-    let (own, behind) = rest.split_first_mut().expect("a buffer for every position");
-    let finished = FinishedGradients::of(own.len());
-    let exchanged = engine.times.send;
-    let mut sink =
-        BackwardExchange { rank, engine, update, finished, others: [before, behind], scratch, failed: None };
-    let outcome = source.gradient(begin, slot, params, own, &mut sink, clock);
-    match sink.failed {
-        Some(error) => Err(error),
-        None => Ok(outcome?.map(|outcome| (outcome, engine.times.send - exchanged))),
-    }
-}
-
 /// Evaluates what is this worker's to evaluate; its outcome, if there is one. Models that agree are evaluated by all
 /// workers together, each on its share of the test split; statistics that differ are averaged first, elsewhere, as are
-/// models that differ. Servers show theirs themselves.
+/// models that differ. Stages are put together elsewhere too. Servers show theirs themselves.
 fn evaluate(
     job: &Job<'_>,
     source: &mut dyn GradientSource,
@@ -520,6 +506,13 @@ fn evaluate(
 ) -> Result<Option<Outcome>, TrainError> {
     let Job { plan, setup, rank, .. } = *job;
     let train_s = clock.train();
+    if setup.stages.is_some() {
+        // The launcher puts the first replica's stages together, and averages the states of all.
+        let params = if rank < setup.stage_count() { params } else { &[] };
+        say(WorkerEvent::Snapshot { step, train_s, numbers: [params, source.state()].concat() });
+        clock.lap(Phase::Evaluate);
+        return Ok(None);
+    }
     let common = agreement != ReplicaAgreement::Apart;
     if common && (source.state().is_empty() || plan.workers == 1) {
         let outcome = source.evaluate(params, false)?;
@@ -536,39 +529,4 @@ fn evaluate(
         clock.lap(Phase::Evaluate);
     }
     Ok(None)
-}
-
-/// Stretches a worker's computation.
-pub struct Slowness {
-    /// What the plan says.
-    pub straggler: Option<Straggler>,
-    /// The worker.
-    pub rank: Rank,
-    /// Number of workers.
-    pub workers: usize,
-    /// The plan's seed.
-    pub seed: u64,
-}
-
-impl Slowness {
-    /// How many times as long a step takes: at least 1.
-    pub fn factor(&self, step: u64) -> f64 {
-        let factor: f64 = match self.straggler {
-            Some(Straggler::One { rank, factor }) if rank == self.rank => factor,
-            Some(Straggler::Moving { factor }) => {
-                let slow = Stream::new(self.seed, Purpose::Straggler).below(step, self.workers as u64);
-                if slow == self.rank as u64 { factor } else { 1.0 }
-            }
-            Some(Straggler::Lognormal { sigma }) => {
-                let draws = Stream::new(self.seed, Purpose::Straggler).fork(self.rank as u64);
-                (sigma * draws.normal(step)).exp()
-            }
-            _ => 1.0,
-        };
-        factor.max(1.0)
-    }
-
-    fn pause(&self, step: u64, computed: Duration) -> Duration {
-        computed.mul_f64(self.factor(step) - 1.0)
-    }
 }

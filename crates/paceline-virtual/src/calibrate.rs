@@ -84,7 +84,7 @@ pub fn pass(
     let laps = repeat(effort, || subject.run());
     let laps = laps.into_iter().collect::<Result<Vec<_>, _>>()?;
     let data: Vec<f64> = laps.iter().map(|lap| lap.data).collect();
-    let sharing = sharing::of_pass(&make, effort.each / 2, workers);
+    let sharing = sharing::of_pass(&make, effort.each / 2, key.threads, workers);
     let data_s = Some(MedianEstimate::of(&data));
     Ok(PassTime { data_s, sharing, ..summed_up(key.clone(), &graph, &laps) })
 }

@@ -1,22 +1,28 @@
 //! Real gradients in the simulated order, with the simulated staleness.
 //!
 //! Ranks have parameters, gradients, statistics and optimisers of their own. They compute one after the other, so
-//! they share one network and its activations.
+//! they share one network and its activations. Where it is cut into stages, each rank has its own ([`stages`]).
+
+mod stages;
 
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Order, order};
 use paceline_launch::gather::Gather;
+use paceline_launch::whole_model;
 use paceline_memory::{Allocator, TensorStorage};
-use paceline_nn::{Compute, Graph, Outcome};
-use paceline_protocol::{Action, Buf, MsgId, Rank, Region, ReplicaAgreement, Setup, Time};
+use paceline_nn::{Compute, Graph, Outcome, Pass};
+use paceline_pipeline::StagePlan;
+use paceline_protocol::{Action, Buf, MsgId, Rank, Region, ReplicaAgreement, Setup, Time, Work};
 use paceline_record::Event;
 use paceline_resolve::TypedPlan;
 use paceline_sim::{RankMemory, StepStart};
 use paceline_train::memory::{Bodies, Memory as _, Scratch, WholeMemory, span};
 use paceline_train::native::{self, mean};
-use paceline_train::{Begin, Clock, Replica, TrainError, Update, model, weights};
+use paceline_train::{Begin, Clock, Crossings, PartRanges, Replica, TrainError, Update, model, weights};
 use paceline_wire::{Body, Source};
+
+use stages::{StageBuffers, StageLearner};
 
 /// Progress events of a run, roughly.
 const PROGRESS: u64 = 100;
@@ -29,6 +35,7 @@ pub struct LearningRank {
     pub last: Outcome,
     pub samples: u64,
     grads: Vec<TensorStorage>,
+    crossings: Crossings,
     scratch: Scratch,
     update: Update,
     bodies: Vec<Option<Body>>,
@@ -36,8 +43,8 @@ pub struct LearningRank {
 
 impl LearningRank {
     fn whole(&mut self) -> (WholeMemory<'_>, Bodies<'_>) {
-        let Self { params, grads, scratch, update, bodies, .. } = self;
-        (WholeMemory { params, grads, scratch, update }, Bodies(bodies))
+        let Self { params, grads, crossings, scratch, update, bodies, .. } = self;
+        (WholeMemory { params, grads, crossings, scratch, update }, Bodies(bodies))
     }
 }
 
@@ -59,6 +66,8 @@ pub struct LearningTask<'a> {
     /// Whether workers make every step together.
     pub together: bool,
     pub graph: Arc<Graph>,
+    /// Where the network is cut, if it is.
+    pub stages: Option<&'a StagePlan>,
 }
 
 /// The ranks' memory, and what is known of the model.
@@ -70,6 +79,9 @@ pub struct Learning<'a, 'r> {
     /// The network that all use in turn, and the numbers of its state.
     replica: Replica,
     state: usize,
+    /// Each worker's stage, and where stages lie in the model, if it is cut into some.
+    stages: Vec<StageLearner>,
+    parts: Vec<PartRanges>,
     order: Order,
     pub ranks: Vec<LearningRank>,
     snapshots: Vec<Incomplete>,
@@ -109,19 +121,28 @@ impl Fresh {
 impl<'a, 'r> Learning<'a, 'r> {
     /// Ranks at the plan's initial parameters; `scratch` gives each rank's scratch lengths.
     pub fn new(
-        LearningTask { plan, dataset, setup, agreement, together, graph }: LearningTask<'a>,
+        LearningTask { plan, dataset, setup, agreement, together, graph, stages }: LearningTask<'a>,
         scratch: Vec<Vec<usize>>,
         gather: Gather<'a>,
         report: &'r mut dyn FnMut(Event<'_>),
     ) -> Result<Self, TrainError> {
         let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-        let frozen = weights::frozen(&plan, &graph)?;
+        let parts = stages.map_or_else(|| vec![graph.whole()], |stages| stages.parts.clone());
+        let frozen = parts.iter().map(|part| weights::frozen_part(&plan, &graph, part));
+        let frozen = frozen.collect::<Result<Vec<_>, _>>()?;
         let (params, state) = model::start(&plan, &graph)?;
         let numbers = params.len();
-        let fresh = Fresh { compute: Arc::clone(&compute), frozen, params };
         let own = |(rank, lens): (usize, Vec<usize>)| {
-            let update = fresh.update(&plan, dataset.train.len());
-            let zeros = || Allocator::Private.zeros(numbers);
+            let mut update = Update::new(&plan, dataset.train.len(), Arc::clone(&compute));
+            let (stage, worker) = (setup.stage_of(rank), rank < setup.workers);
+            let (params, state) = (&params[parts[stage].params.clone()], &state[parts[stage].state.clone()]);
+            update.freeze(&frozen[stage], params);
+            let crossings = setup
+                .stages
+                .as_ref()
+                .filter(|_| worker)
+                .map(|setup| Crossings::new(setup, &setup.stages[stage], Allocator::Private));
+            let zeros = || Allocator::Private.zeros(params.len());
             let positions = setup.positions(rank).len();
             let mut own = LearningRank {
                 params: zeros()?,
@@ -129,15 +150,23 @@ impl<'a, 'r> Learning<'a, 'r> {
                 last: Outcome::default(),
                 samples: 0,
                 grads: (0..positions).map(|_| zeros()).collect::<Result<_, _>>()?,
+                crossings: crossings.transpose()?.unwrap_or_default(),
                 scratch: Scratch::new(lens, Allocator::Private)?,
                 update,
                 bodies: Vec::new(),
             };
-            own.params.copy_from_slice(&fresh.params);
+            own.params.copy_from_slice(params);
             Ok(own)
         };
         let ranks = scratch.into_iter().enumerate().map(own).collect::<Result<_, _>>();
         let ranks = ranks.map_err(|source| TrainError::Memory { numbers, source })?;
+        let learner = |stages: &StagePlan| {
+            let stage = |rank: usize| StageLearner::new(&graph, stages, setup.stage_of(rank), &compute);
+            (0..setup.workers).map(stage).collect()
+        };
+        let stages = stages.map_or_else(Vec::new, learner);
+        let frozen = frozen.into_iter().next().unwrap_or_default();
+        let fresh = Fresh { compute: Arc::clone(&compute), frozen, params };
         let replica = Replica::new(&plan, graph, compute);
         let ends_at_target = plan.stop_at_target;
         Ok(Self {
@@ -149,6 +178,8 @@ impl<'a, 'r> Learning<'a, 'r> {
             agreement,
             ranks,
             replica,
+            stages,
+            parts: parts.iter().map(PartRanges::of).collect(),
             snapshots: Vec::new(),
             rounds: vec![0; setup.servers],
             gather,
@@ -197,6 +228,10 @@ impl<'a, 'r> Learning<'a, 'r> {
     /// The mean of the workers' parameters and statistics, or the servers' parameters.
     pub fn model(&self) -> (Vec<f32>, Vec<f32>) {
         let workers = &self.ranks[..self.setup.workers];
+        if !self.stages.is_empty() {
+            let shown: Vec<Vec<f32>> = (0..self.setup.workers).map(|rank| self.shown(rank)).collect();
+            return whole_model(&self.parts, &shown);
+        }
         let of = |f: fn(&LearningRank) -> &[f32], len: usize| {
             let all: Vec<f32> = workers.iter().flat_map(f).copied().collect();
             mean(&all, len)
@@ -208,6 +243,14 @@ impl<'a, 'r> Learning<'a, 'r> {
         let shards = self.setup.shards();
         let shard = |k: usize| &self.ranks[self.setup.server(k)].params[shards[k].clone()];
         ((0..self.setup.servers).flat_map(shard).copied().collect(), state)
+    }
+
+    /// What a worker shows of the model at an evaluation: everybody's parameters are the first replica's; statistics are
+    /// averaged.
+    fn shown(&self, rank: Rank) -> Vec<f32> {
+        let own = &self.ranks[rank];
+        let params = if rank < self.setup.stage_count() { &own.params[..] } else { &[] };
+        [params, &own.state].concat()
     }
 
     /// A part of a model at an evaluation; the last one sets it off.
@@ -223,6 +266,10 @@ impl<'a, 'r> Learning<'a, 'r> {
             return;
         }
         let Incomplete { step, at, parts } = self.snapshots.swap_remove(place);
+        if !self.stages.is_empty() {
+            let (params, state) = whole_model(&self.parts, &parts.into_iter().flatten().collect::<Vec<_>>());
+            return self.tell(step, at, &params, state);
+        }
         let mut all: Vec<f32> = parts.into_iter().flatten().flatten().collect();
         let params = self.setup.params;
         let state = if self.agreement != ReplicaAgreement::Apart {
@@ -305,6 +352,34 @@ impl RankMemory for Learning<'_, '_> {
         true
     }
 
+    fn begin(&mut self, rank: Rank, StepStart { step, unit, scale, .. }: StepStart) -> bool {
+        self.ranks[rank].last = Outcome::default();
+        self.stages[rank].begun = Some(Begin { step, unit, scale });
+        !(self.ends_at_target && self.together && self.reached)
+    }
+
+    fn pass(&mut self, rank: Rank, work: Work, slot: usize) {
+        let Self { stages, ranks, order, plan, setup, dataset, .. } = self;
+        let Some(begin) = stages[rank].begun else { return };
+        let samples = order.samples_before(begin.unit.step);
+        let batch = native::batch(plan, setup, order, rank / setup.stage_count(), &begin);
+        let pass = Pass { slot, ..batch.pass.micro_batch(work.micro, batch.micro_batches) };
+        let LearningRank { params, state, grads, crossings, update, .. } = &mut ranks[rank];
+        let buffers = StageBuffers { params, state, grads: &mut grads[0], crossings, update };
+        match stages[rank].pass(dataset, work.kind, &pass, batch.scale, buffers) {
+            Ok(outcome) => {
+                let own = &mut ranks[rank];
+                own.last += outcome;
+                own.samples += outcome.samples as u64;
+                let loss = own.last.loss;
+                if !loss.is_finite() && self.failed.is_none() {
+                    self.failed = Some(TrainError::Diverged { step: begin.step + 1, samples, loss });
+                }
+            }
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
+        }
+    }
+
     fn read(&mut self, rank: Rank, region: Region) -> Body {
         if let Buf::Optimiser(block) = region.buf {
             return self.ranks[rank].update.block(usize::from(block), region.range()).into();
@@ -371,9 +446,11 @@ impl RankMemory for Learning<'_, '_> {
         if self.changing {
             return self.show(rank, steps, at);
         }
-        if rank == 0 && steps.is_multiple_of((self.setup.end() / PROGRESS).max(1)) {
+        // The last stage knows the loss.
+        let first = rank + 1 == self.setup.stage_count();
+        if first && steps.is_multiple_of((self.setup.end() / PROGRESS).max(1)) {
             let samples = steps * self.plan.global_batch() as u64;
-            let train_loss = self.ranks[0].last.mean_loss();
+            let train_loss = self.ranks[rank].last.mean_loss();
             (self.report)(Event::Progress { step: steps, samples, train_s: at as f64 * 1e-9, train_loss });
         }
         let every = self.plan.eval_every;
@@ -383,8 +460,7 @@ impl RankMemory for Learning<'_, '_> {
         }
         let (own, apart) = (&self.ranks[rank], self.agreement == ReplicaAgreement::Apart);
         if !apart {
-            let params = if rank == 0 { &own.params[..] } else { &[] };
-            let part = [params, &own.state].concat();
+            let part = self.shown(rank);
             self.part(steps, at, rank, workers, part);
         } else if self.setup.servers == 0 && steps < self.setup.end() {
             let part = [&own.params[..], &own.state].concat();

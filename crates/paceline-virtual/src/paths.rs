@@ -20,10 +20,11 @@ const MOST_WORKERS: usize = 64;
 const CLEARLY_LESS: f64 = 0.95;
 
 /// The paths that take the least virtual time by `terms`, for buckets of any size. The plan's own (its rule of thumb) where
-/// nothing is clearly faster, where the plan names a strategy, and for more than 64 workers.
+/// nothing is clearly faster, where the plan names a strategy, for more than 64 workers, and with stages.
 pub fn calibrated_paths(plan: &Plan, terms: &Terms<'_>) -> Vec<PathRule> {
     let usual = &plan.paths;
-    if plan.strategy != AUTO || usual.is_empty() || plan.workers > MOST_WORKERS {
+    let many = plan.workers > MOST_WORKERS || plan.stages > 1;
+    if plan.strategy != AUTO || usual.is_empty() || many {
         return usual.clone();
     }
     let sizes = std::iter::successors(Some(LEAST_BYTES), |bytes| Some(bytes * 4));

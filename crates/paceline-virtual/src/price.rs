@@ -1,5 +1,9 @@
 //! What a plan costs: the calibration's times, on the cluster's hosts.
 
+mod stages;
+
+pub use stages::staged_costs;
+
 use std::sync::Arc;
 
 use paceline_data::{Order, order};
@@ -199,7 +203,9 @@ pub(crate) fn costs_of(
     let calibration = terms.calibration.unwrap_or(&defaults);
     let shared = calibration.with_sharing(&timing.sharing, placed.threads);
     let layout = placed.layout();
-    let pattern = beginning(setup.sync.always_together(setup.end()), timing.seconds);
+    // Stages begin their passes as micro-batches come.
+    let together = setup.stages.is_none() && setup.sync.always_together(setup.end());
+    let pattern = beginning(together, timing.seconds);
     let hosts = hosts(placed, &layout, [calibration, &shared], terms, pattern);
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
@@ -209,7 +215,8 @@ pub(crate) fn costs_of(
     let at_once = cores_in_use(placed, &layout, calibration, terms);
     let work = work(placed, setup.coder, calibration, params, at_once);
     // Emulated links keep what is under way.
-    let lends = kind.lends && placed.strategy.lends(setup.coder) && placed.network.is_none();
+    let lent = setup.stages.is_some() || placed.strategy.lends(setup.coder);
+    let lends = kind.lends && lent && placed.network.is_none();
     let (transport, byte) = match TransportCost::lent(kind, calibration).filter(|_| lends) {
         // What was measured includes taking a body in, which is work of its own here: both ends share the rest.
         Some(lent) => (lent.clone(), (lent.ns_per_byte(params) - work.copy / 8.0).max(0.0)),
@@ -227,6 +234,7 @@ pub(crate) fn costs_of(
     Costs {
         compute: (0..setup.workers).map(compute).collect(),
         parts: timing.parts.clone(),
+        stages: Vec::new(),
         size,
         slowness: placed.straggler.map(|_| StepFactor(Arc::new(slowness))),
         jitter,

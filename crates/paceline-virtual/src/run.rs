@@ -8,9 +8,12 @@ use paceline_launch::RankAccount;
 use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
 use paceline_nn::{Compute, Graph};
-use paceline_plan::Plan;
+use paceline_pipeline::StagePlan;
+use paceline_plan::{Plan, PlanError};
 use paceline_protocol::exchange::lanes;
-use paceline_protocol::{Participant, ReplicaAgreement, Schedule, Setup, Strategy, Topology};
+use paceline_protocol::{
+    Crossing, Participant, Refusal, ReplicaAgreement, Schedule, Setup, Strategy, Topology,
+};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, HostsUsed, RunResult, Simulation, SimulationDetails};
@@ -74,18 +77,21 @@ pub fn samples(plan: &Plan, dataset: &Dataset, learn: bool) -> usize {
 }
 
 /// A scenario that can be run: everything that follows from it.
-struct Stage {
+pub(crate) struct PreparedRun {
     placed: Plan,
-    graph: Arc<Graph>,
+    pub(crate) graph: Arc<Graph>,
     strategy: &'static Strategy,
-    setup: Setup,
-    order: Order,
+    pub(crate) setup: Setup,
+    pub(crate) order: Order,
     samples: usize,
     costs: Costs,
-    timing: PassTiming,
+    /// What passes take, of each stage where the network is cut into some.
+    pub(crate) timings: Vec<PassTiming>,
+    /// Where the network is cut, if it is.
+    pub(crate) stages: Option<StagePlan>,
 }
 
-impl Stage {
+impl PreparedRun {
     fn new(scenario: &Scenario<'_>) -> Result<Self, VirtualError> {
         let Scenario { plan, dataset, terms, .. } = scenario;
         let registries = terms.registries;
@@ -103,13 +109,25 @@ impl Stage {
         check(&typed, registries, Some(dataset))?;
         let graph = Arc::new(model::graph(&plan, dataset)?);
         let samples = samples(&plan, dataset, scenario.learn);
-        let setup = worker::setup(&typed, &Layout::of(&graph), samples);
+        let stages = typed.stage_plan(&graph)?;
+        let setup = worker::staged_setup(&typed, &Layout::of(&graph), stages.as_ref(), samples);
+        plan.strategy.check(&setup).map_err(|refusal| {
+            let Refusal { flag, value, problem } = refusal;
+            PlanError { flag, value, problem }
+        })?;
         let order = || match samples == dataset.train.len() {
             true => native::sample_order(&plan, dataset),
             false => Order::new(plan.seed, samples, plan.global_batch(), plan.total_samples(samples)),
         };
-        let (costs, timing) = price::costs(&typed, &graph, &setup, order(), terms);
-        Ok(Self { placed, graph, strategy: plan.strategy, setup, order: order(), samples, costs, timing })
+        let (costs, timings) = match &stages {
+            Some(stages) => price::staged_costs(&typed, &graph, stages, &setup, terms),
+            None => {
+                let (costs, timing) = price::costs(&typed, &graph, &setup, order(), terms);
+                (costs, vec![timing])
+            }
+        };
+        let (strategy, order) = (plan.strategy, order());
+        Ok(Self { placed, graph, strategy, setup, order, samples, costs, timings, stages })
     }
 
     fn participants(&self) -> Vec<Box<dyn Participant>> {
@@ -128,8 +146,8 @@ pub fn run_watched(
     report: &mut dyn FnMut(Event<'_>),
     watch: &mut dyn FnMut(DrivenEvent),
 ) -> Result<RunResult, VirtualError> {
-    let stage = Stage::new(scenario)?;
-    let Stage { placed, setup, .. } = &stage;
+    let prepared = PreparedRun::new(scenario)?;
+    let PreparedRun { placed, setup, .. } = &prepared;
     let plan = scenario.plan;
     report(Event::Start {
         schema: SCHEMA,
@@ -140,19 +158,19 @@ pub fn run_watched(
         steps: setup.end(),
         kernels: paceline_nn::accel::Level::detect().to_string(),
     });
-    let gather = Gather::new(placed, Some(stage.samples), None);
+    let gather = Gather::new(placed, Some(prepared.samples), None);
     let began = Instant::now();
     let mut by = "events";
     let mut changed = None;
     let (happened, mut gather, model) = if let Some(changes) = scenario.changes {
-        let (of, gather) = change(scenario, changes, &stage, gather, report)?;
+        let (of, gather) = change(scenario, changes, &prepared, gather, report)?;
         let (happened, model) = (of.happened.clone(), of.model.clone());
         changed = Some(of);
         (happened, gather, model)
     } else if scenario.learn {
-        learn(scenario, &stage, gather, report)?
+        learn(scenario, &prepared, gather, report)?
     } else {
-        let (happened, as_schedule) = time(&stage, scenario.trace, watch);
+        let (happened, as_schedule) = time(&prepared, scenario.trace, watch);
         by = if as_schedule { "schedule" } else { by };
         (happened, gather, None)
     };
@@ -161,7 +179,7 @@ pub fn run_watched(
         let steps = happened.finished.iter().map(Vec::len).min().unwrap_or(0);
         return Err(VirtualError::Stuck { ranks: happened.stuck, steps });
     }
-    tell(scenario, &stage, &happened, &mut gather, report);
+    tell(scenario, &prepared, &happened, &mut gather, report);
     let startup =
         scenario.terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
     let mut result = gather.result(scenario.run, startup, scenario.started, model);
@@ -173,7 +191,7 @@ pub fn run_watched(
         rss_peak_bytes: process::peak_memory_bytes(),
     };
     if let Some(changed) = &changed {
-        changed.correct(&mut result, setup.end(), stage.order.samples_before(setup.end()));
+        changed.correct(&mut result, setup.end(), prepared.order.samples_before(setup.end()));
     }
     result.seconds.total = startup + result.seconds.train;
     let (hosts, cost) = hosts(scenario, placed, result.seconds.train);
@@ -195,11 +213,12 @@ pub fn run_watched(
 
 /// Time alone: as a recurrence where the run is one and nobody asks for single messages, event by event otherwise;
 /// whether it is one.
-fn time(stage: &Stage, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (SimulationReport, bool) {
-    let Stage { strategy, setup, costs, .. } = stage;
+fn time(stage: &PreparedRun, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (SimulationReport, bool) {
+    let PreparedRun { strategy, setup, costs, .. } = stage;
     let path = strategy.sums_along(setup);
     let why = match path {
         _ if trace > 0 => "single messages are to be recorded".into(),
+        None if setup.stages.is_some() => "the network is cut into stages".into(),
         None => "gradients are not summed along a path".into(),
         Some(path) => match evaluate(setup, path, costs, &mut |step, _| watch(DrivenEvent::Step(step))) {
             Ok(happened) => return (happened, true),
@@ -222,6 +241,17 @@ fn time(stage: &Stage, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (Simul
 /// About how many messages there are: those of some hosts' ranks, as if all were like them. A host's first rank may send
 /// for all; the others, and the hosts, are an odd number apart, as paths like powers of two.
 fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
+    if let Some(stages) = &setup.stages {
+        let averaging = (0..stages.stages.len()).map(|stage| messages(strategy, &setup.of_stage(stage)));
+        let pieces = |crossing: &Crossing| {
+            let ways = 1 + usize::from(crossing.gradient);
+            ways * stages.micro_batches * stages.room(crossing).div_ceil(setup.message.max(1))
+        };
+        let crossing: usize =
+            stages.stages.iter().flat_map(|stage| stage.outputs()).map(|(_, c)| pieces(c)).sum();
+        let steps = (setup.end() - setup.from) as f64;
+        return averaging.sum::<f64>() + (crossing * setup.replicas()) as f64 * steps;
+    }
     let of = |rank: usize| match strategy.path {
         Some(path) => {
             let sends =
@@ -254,11 +284,11 @@ fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
 fn change<'a>(
     scenario: &'a Scenario<'_>,
     changes: &MemberChanges,
-    stage: &'a Stage,
+    stage: &'a PreparedRun,
     gather: Gather<'a>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(Changed, Gather<'a>), VirtualError> {
-    let Stage { placed, strategy, setup, costs, .. } = stage;
+    let PreparedRun { placed, strategy, setup, costs, .. } = stage;
     changes.check(placed, strategy, setup)?;
     let run = (*strategy, setup, costs);
     if scenario.learn {
@@ -275,12 +305,12 @@ fn change<'a>(
 /// The ranks' memory: `scratch` gives each rank's scratch lengths.
 fn learning<'a, 'r>(
     scenario: &'a Scenario<'_>,
-    stage: &'a Stage,
+    stage: &'a PreparedRun,
     scratch: Vec<Vec<usize>>,
     gather: Gather<'a>,
     report: &'r mut dyn FnMut(Event<'_>),
 ) -> Result<Learning<'a, 'r>, VirtualError> {
-    let Stage { placed, graph, strategy, setup, .. } = stage;
+    let PreparedRun { placed, graph, strategy, setup, stages, .. } = stage;
     let lesson = LearningTask {
         plan: TypedPlan::new(placed, scenario.terms.registries)?,
         dataset: scenario.dataset,
@@ -288,6 +318,7 @@ fn learning<'a, 'r>(
         agreement: (strategy.agreement)(setup),
         together: strategy.deterministic(setup),
         graph: Arc::clone(graph),
+        stages: stages.as_ref(),
     };
     Ok(Learning::new(lesson, scratch, gather, report)?)
 }
@@ -295,11 +326,11 @@ fn learning<'a, 'r>(
 /// Time and learning; the hash of the evaluated model, where that is no rank's own.
 fn learn<'a>(
     scenario: &'a Scenario<'_>,
-    stage: &'a Stage,
+    stage: &'a PreparedRun,
     gather: Gather<'a>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(SimulationReport, Gather<'a>, Option<String>), VirtualError> {
-    let Stage { placed, strategy, setup, costs, .. } = stage;
+    let PreparedRun { placed, strategy, setup, costs, .. } = stage;
     let agreement = (strategy.agreement)(setup);
     let participants = stage.participants();
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
@@ -320,20 +351,22 @@ fn learn<'a>(
         let steps = happened.finished.iter().map(Vec::len).sum::<usize>() / setup.workers;
         learning.tell(steps as u64, end(&happened), &params, state.clone());
     }
+    if stages.is_some() {
+        model = Some(params_sha256(&params));
+    }
     if placed.eval_samples.is_some() {
         let outcome = learning.evaluate_whole(&params, state);
         learning.gather.final_outcome(outcome);
     }
-    for (rank, shard) in setup.shards().into_iter().enumerate() {
-        let rank = setup.server(rank);
-        learning.gather.numbers[rank] = learning.ranks[rank].params[shard].to_vec();
+    for rank in setup.workers..setup.world() {
+        learning.gather.numbers[rank] = learning.ranks[rank].params[setup.shard_of(rank)].to_vec();
     }
     for rank in 0..setup.world() {
         let own = &learning.ranks[rank];
         let (params, state, last) = (own.params.to_vec(), own.state.clone(), own.last);
-        let own_hash = match rank.checked_sub(setup.workers) {
-            Some(shard) => params_sha256(&params[setup.shards()[shard].clone()]),
-            None => params_sha256(&params),
+        let own_hash = match rank < setup.workers {
+            true => params_sha256(&params),
+            false => params_sha256(&params[setup.shard_of(rank)]),
         };
         let mut done =
             RankAccount { samples: own.samples, params_sha256: own_hash, ..RankAccount::default() };
@@ -354,18 +387,19 @@ fn end(happened: &SimulationReport) -> u64 {
 /// Fills in the ranks' accounts, and tells where their time went.
 fn tell(
     scenario: &Scenario<'_>,
-    stage: &Stage,
+    stage: &PreparedRun,
     happened: &SimulationReport,
     gather: &mut Gather<'_>,
     report: &mut dyn FnMut(Event<'_>),
 ) {
-    let Stage { setup, timing, placed, .. } = stage;
+    let PreparedRun { setup, timings, placed, .. } = stage;
     let seconds = |time: u64| time as f64 * 1e-9;
     let kinds = scenario.terms.cluster.map(|cluster| cluster.hosts());
     let layout = placed.layout();
     let samples = stage.order.samples_before(setup.end());
     for (rank, spent) in happened.spent.iter().enumerate() {
         let compute = seconds(spent.compute);
+        let timing = &timings[setup.stage_of(rank)];
         let phases =
             [timing.data, timing.forward, 1.0 - timing.data - timing.forward].map(|part| part * compute);
         let learned = gather.done[rank].take();
@@ -393,7 +427,7 @@ fn tell(
         });
     }
     gather.phases(report);
-    rows::tell(&scenario.terms.registries.metrics, &stage.order, setup, timing, happened, report);
+    rows::tell(&scenario.terms.registries.metrics, stage, happened, report);
 }
 
 /// The cluster's hosts in use, and what they cost over so many seconds, if all have a price.

@@ -274,6 +274,10 @@ impl FittedRun {
     }
 
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
+        // Where a network is cut is not at hand either.
+        if plan.stages > 1 {
+            return None;
+        }
         let mut options = Options(plan.options.clone());
         let protocols = &self.registries.protocols;
         protocols.resolve(strategy, &plan.sync, &mut options).ok()?;
@@ -423,7 +427,7 @@ fn pass_after(worker: &RankTimes, what_if: WhatIf, step_s: f64) -> Option<f64> {
 /// Why a recorded run took as long as it did, and what would help according to the simulator.
 pub fn explained(recorded: &RecordedRun, registries: &Registries) -> Result<Explanation, ExplainError> {
     let mut said = Explanation::new(recorded)?;
-    if let Some(plan) = recorded.plan.as_ref().filter(|_| recorded.params > 0) {
+    if let Some(plan) = recorded.plan.as_ref().filter(|plan| recorded.params > 0 && plan.stages == 1) {
         predict(&mut said, plan, registries, recorded.params);
     }
     Ok(said)

@@ -1,6 +1,11 @@
 //! What virtual time says, for people.
 
+use paceline_nn::optim::Settings;
+use paceline_nn::{Graph, Node};
+use paceline_pipeline::{StagePlan, StageTimes};
+use paceline_plan::Plan;
 use paceline_record::{HostsUsed, MembershipChange, RankTotals, RunResult, SimulationDetails};
+use paceline_resolve::TypedPlan;
 
 use crate::run::DrivenEvent;
 
@@ -47,6 +52,51 @@ fn membership(change: &MembershipChange) -> String {
     format!(
         "at {at_s:.3} s: {what}; {workers}{servers} went on after {pause_s:.3} s, from step {step}, {anew} made anew"
     )
+}
+
+/// What stages come to in virtual time: the bubble, and of each its layers, its idle time and what a rank of it needs.
+pub fn stages(plan: &TypedPlan<'_>, graph: &Graph, stages: &StagePlan, result: &RunResult) -> String {
+    let workers: Vec<&RankTotals> = result.ranks.iter().filter(|rank| rank.role == "worker").collect();
+    let (count, train) = (stages.parts.len(), result.seconds.train);
+    let of = |stage: usize| workers.iter().filter(move |rank| rank.rank % count == stage);
+    let computes =
+        |stage: usize| of(stage).map(|rank| rank.compute_s).sum::<f64>() / of(stage).count().max(1) as f64;
+    let mean = (0..count).map(computes).sum::<f64>() / count as f64;
+    let idle = |compute_s: f64| 100.0 * (1.0 - compute_s / train);
+    let even = vec![StageTimes { forward: 1, backward: 2 }; count];
+    let least = 100.0 * stages.program.timeline(&even, 0).bubble();
+    let mut text = format!(
+        "{count} stages, {}, {}: bubble {:.1}% of the workers' time ({least:.1}% if all stages took the same and nothing \
+         else took time)\n",
+        plan.pipeline.as_deref().unwrap_or_default(),
+        match stages.program.micro_batches() {
+            1 => "1 micro-batch".into(),
+            several => format!("{several} micro-batches"),
+        },
+        idle(mean),
+    );
+    // Servers remember for their workers.
+    let Plan { momentum, nesterov, weight_decay, .. } = *plan.document;
+    let settings = Settings { momentum, nesterov, weight_decay, ..Settings::default() };
+    let remembered = if plan.servers > 0 { 0 } else { (plan.optimiser.memory)(&settings) };
+    for (stage, memory) in stages.memory(graph, remembered).into_iter().enumerate() {
+        let nodes = &graph.nodes()[stages.parts[stage].nodes.clone()];
+        let name = |node: Option<&Node>| node.map_or_else(String::new, |node| node.name.clone());
+        let mb = |bytes: usize| bytes as f64 / 1e6;
+        text += &format!(
+            "stage {stage}: {} … {}, {:.1}% idle; a rank needs {:.1} MB: {:.1} parameters and optimiser, {:.1} passes, {:.1} \
+             crossings, {:.1} waiting messages at most\n",
+            name(nodes.first()),
+            name(nodes.last()),
+            idle(computes(stage)),
+            mb(memory.bytes()),
+            mb(memory.parameters + memory.optimiser),
+            mb(memory.passes),
+            mb(memory.crossings),
+            mb(memory.held),
+        );
+    }
+    text
 }
 
 /// Why a run goes event by event, and how long that takes.

@@ -95,6 +95,9 @@ impl Failure {
 
     /// A file that could not be written.
     pub fn file(path: &Path, error: &std::io::Error) -> Self {
+        if error.kind() == ErrorKind::AlreadyExists {
+            return StudyFailure::FileExists { path: path.into() }.into();
+        }
         let message = format!("{}: {error}", path.display());
         let too_large = error.kind() == ErrorKind::FileTooLarge;
         let hint =

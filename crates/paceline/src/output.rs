@@ -3,8 +3,10 @@
 //! Everything that people read passes through here and is made printable on the way: names, levels and messages of
 //! commands may hold what a terminal would obey. JSON is data and stays as it is.
 
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -72,6 +74,12 @@ pub fn json_line(line: &str) -> std::io::Result<()> {
 /// Writes a run's result for programs: the last line on standard output.
 pub fn result(result: RunResult, origin: RunOrigin) -> std::io::Result<()> {
     json(&EventLine { what: &Event::Result(result), origin })
+}
+
+/// Writes a file that is not there yet.
+pub fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let written = File::create_new(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| Failure::file(path, &error))
 }
 
 /// Writes text to standard output.

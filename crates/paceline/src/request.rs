@@ -73,6 +73,7 @@ pub fn dry_run(plan: &Plan, data: (&Folders, bool), labels: &RunLabels, show: Sh
     }
     let dataset = loaded(&typed, data.0, data.1, show)?;
     let graph = model::graph(&typed, &dataset)?;
+    typed.stage_plan(&graph)?;
     let samples = samples(plan, &dataset, data.1);
     let setup = worker::setup(&typed, &Layout::of(&graph), samples);
     let (parameters, steps) = (setup.params, setup.end());
@@ -204,7 +205,7 @@ impl RunRequest {
         let Some(dataset) = dataset.filter(|_| self.recording.is_some()) else { return Ok(()) };
         // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
         let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
-        let checkpoint = model * (plan.workers as u64 + u64::from(plan.servers > 0));
+        let checkpoint = model * (plan.replicas() as u64 + u64::from(plan.servers > 0));
         // One is written before the oldest goes; without any, an interrupt may ask for one.
         let kept = plan.checkpoint_every.map_or(1, |_| plan.keep as u64 + 1);
         let Some(OutOfSpace { needed, free }) = scarce(&self.store, kept, checkpoint) else { return Ok(()) };
@@ -230,7 +231,14 @@ impl RunRequest {
         });
         let (store, id, plan, metrics) = (&self.store, &self.run, &self.plan, &registries().runs().metrics);
         if self.resumes {
-            return Ok(Some(Record::reopen(store, id, plan, BUILD, metrics, told)?));
+            return Ok(Some(Record::reopen(
+                store,
+                id,
+                (plan, self.labels.command.as_deref()),
+                BUILD,
+                metrics,
+                told,
+            )?));
         }
         let new = NewRun { id, plan, labels: &self.labels, origin: RunOrigin::Measured };
         Ok(Some(Record::create(store, &new, BUILD, metrics, told)?))
@@ -247,7 +255,7 @@ impl RunRequest {
         let mut resumed = None;
         if self.resumes {
             checkpoints.tidy()?;
-            let (found, damaged) = checkpoints.latest(&self.plan.hash())?;
+            let (found, damaged) = checkpoints.latest(&self.plan.checkpoint_hash())?;
             for Damaged { path, problem } in damaged {
                 output::note(&format!("{} cannot be used: {problem}", path.display()));
             }

@@ -28,6 +28,7 @@ mod options;
 mod overhead;
 mod pages;
 mod peers;
+mod pipeline;
 mod prediction;
 mod project;
 mod report;
@@ -195,6 +196,13 @@ const MEASUREMENTS: &[Measurement] = &[
         ],
         flags: &[],
         run: exchange::training,
+    },
+    Measurement {
+        name: "pipeline",
+        about: "resnet20 in two stages beside one worker and beside torch's Schedule1F1B over gloo",
+        needs: &[Paceline, Cores(2), File(pipeline::LOOP), Python("torch, numpy")],
+        flags: &[],
+        run: pipeline::measure,
     },
     Measurement {
         name: "torch",

@@ -11,10 +11,9 @@ pub fn page() -> Outcome<String> {
     page.text(
         "A network can be cut into *stages*: consecutive layers, each computed by a rank of its own. The batch is cut \
          into *micro-batches* that follow each other through the stages, forward and then backward. Which rank does \
-         what when is a *program*, and programs are data: shown, checked, read and written by `paceline model show`. \
-         Training in stages between processes is not there yet; one worker computes with --micro-batches M what the \
-         stages of a pipeline would compute together.",
+         what when is a *program*, and programs are data: shown, checked, read and written by `paceline model show`.",
     );
+    running(&mut page);
     page.heading("Programs");
     page.text(
         "What `--pipeline` can name. s is the number of stages, m that of micro-batches, i a stage from 0.",
@@ -74,9 +73,48 @@ pub fn page() -> Outcome<String> {
         "Stages along any of these programs give what one worker gives with the same micro-batches, bit for bit: \
          losses, parameters and running statistics, with batch norm, dropout and Adam, for uneven batches, wherever \
          the cuts are. Tested in one process for mlp, lenet, resnet20, transformer and gru in up to four stages, and \
-         for every kind of layer (`crates/paceline-pipeline/tests/exactness.rs`).",
+         for every kind of layer (`crates/paceline-pipeline/tests/exactness.rs`); between ranks over every transport, with \
+         replicas, servers, pauses and other stages after a pause (`crates/paceline-train/tests/stages.rs`).",
     );
     Ok(page.done())
+}
+
+/// What is said of runs in stages.
+fn running(page: &mut Page) {
+    page.heading("Train in stages");
+    page.code(&["paceline train --model resnet20 --data cifar10 --stages 2 --micro-batches 8".to_owned()]);
+    page.items([
+        "--stages S cuts the network into S stages, each on a worker of its own. --workers is S unless it is given, and a \
+         multiple of S: each S workers are a *replica* of the model, worker w has stage w mod S of replica w / S. \
+         --batch and --steps count replicas, as they count workers without stages."
+            .into(),
+        "--micro-batches M: micro-batch i has the samples B·i/M … B·(i+1)/M of the replica's batch of B. --pipeline gpipe | 1f1b: \
+         in which order they pass. --cuts auto | LAYER,…: where the network is cut."
+            .into(),
+        "The ranks of one stage average among themselves, along any exact path (--strategy ring-allreduce, tree, …) or over \
+         servers (--strategy ps --servers N, a multiple of S: server i has stage i mod S), with --sync bsp."
+            .into(),
+        "Every transport, --listen and `paceline join`, emulated links (--network) and --straggler (each pass is \
+         stretched) are as without stages."
+            .into(),
+        "Evaluations are the launcher's: it puts the parameters of the first replica's stages together and evaluates \
+         them while the ranks wait, and the training clock stands still. A rank has memory for its own layers only: their \
+         parameters, gradients and optimiser's memory, the slots of its stage, and one buffer per slot and crossing for what it hands \
+         over and takes back."
+            .into(),
+        "Checkpoints hold each rank's range of the parameters. `paceline resume RUN --stages N` goes on with other stages (--pipeline, \
+         --cuts: other ones too), or with --stages 1 with none, bit for bit; a checkpoint of a run without stages goes on in stages \
+         as well. With three replicas or more, the ring's chunks move with the cuts, and sums agree within rounding."
+            .into(),
+        "The record has, per step and rank, what it waited for earlier stages (`wait_up_ns`) and for later ones (`wait_down_ns`), the \
+         slots that were in use (`live_slots`) and their bytes; with --trace each pass is a bar in `paceline export \
+         RUN --format trace`."
+            .into(),
+    ]);
+    page.text(
+        "Refused with --stages: strategies that are not exact, --sync other than bsp, --averages weights, --shares, and codes \
+         that keep a remainder. Scripts are not cut.",
+    );
 }
 
 /// What a command draws.

@@ -80,13 +80,25 @@ impl WhatIf {
             new.paths.clear();
             new.strategy_file = None;
         };
-        let together = plan.workers > 1;
+        let together = plan.replicas() > 1;
+        // Another number of workers is another number of replicas; where those of stages average, some changes are none.
+        let stages = plan.stages > 1;
         match self {
+            Self::LetGo
+            | Self::MoreServers
+            | Self::Local
+            | Self::MoreWorkers
+            | Self::FewerWorkers
+            | Self::OneWorker
+                if stages =>
+            {
+                return None;
+            }
             Self::LetGo if together => to(&mut new, "ps", plan.servers.max(1), "asp"),
             Self::MoreServers if plan.servers > 0 => new.servers *= 2,
             Self::Ring if together => to(&mut new, "ring-allreduce", 0, "bsp"),
             Self::FewerHops if together && plan.servers == 0 => {
-                let better = if plan.workers.is_power_of_two() { "halving-doubling" } else { "tree" };
+                let better = if plan.replicas().is_power_of_two() { "halving-doubling" } else { "tree" };
                 to(&mut new, better, 0, "bsp");
             }
             Self::Half => new.compression = Some(CHEAP.into()),

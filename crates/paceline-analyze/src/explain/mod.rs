@@ -10,6 +10,7 @@ mod exchange;
 mod links;
 mod path;
 mod sentence;
+mod stages;
 mod store;
 mod straggler;
 mod verdict;
@@ -59,6 +60,8 @@ pub struct RecordedRun {
     pub plan: Option<Plan>,
     /// What is known of its scripts, where it has any.
     pub script: Option<ScriptRecord>,
+    /// The layers before which stages would be more even, where somebody has found out.
+    pub better_cuts: Vec<String>,
 }
 
 /// What a rank has to do with another over the whole run.

@@ -40,6 +40,10 @@ pub enum Cause {
     Exchange,
     /// A script's own framework averages: what it waits for is not seen.
     NotObserved,
+    /// A stage takes longer than the others.
+    Stage,
+    /// Stages fill and drain.
+    Bubble,
 }
 
 impl Cause {
@@ -60,6 +64,8 @@ impl Cause {
             Self::SmallMessages => "many small messages",
             Self::Exchange => "exchanging",
             Self::NotObserved => "the script, which averages by itself",
+            Self::Stage => "a stage that takes longer than the others",
+            Self::Bubble => "stages that fill and drain",
         }
     }
 
@@ -67,7 +73,7 @@ impl Cause {
     fn weight(self) -> f64 {
         match self {
             // What a straggler costs is waiting for others and computing for itself: it goes first where there is one.
-            Self::Straggler | Self::Imbalance => 3.0,
+            Self::Straggler | Self::Imbalance | Self::Stage => 3.0,
             // Computing is what a run is for: it is named if nothing else takes as much.
             Self::Compute => 0.5,
             // So is exchanging, if nothing holds it up.
@@ -130,7 +136,11 @@ impl Verdict {
 
     pub(super) fn new(case: &Case<'_>) -> Self {
         let mut found = vec![case.computing()];
-        found.extend(case.straggler());
+        match case.stages() {
+            // Stages differ, as they wait for each other: neither is a straggler.
+            Some(verdicts) => found.extend(verdicts),
+            None => found.extend(case.straggler()),
+        }
         found.extend(case.own_work());
         found.extend(case.exchange());
         let weight = |v: &Self| v.share * v.cause.weight();

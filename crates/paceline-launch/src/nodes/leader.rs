@@ -17,9 +17,9 @@ use super::{NodeCommand, NodeEvent, WorkOrder, fit, unpack};
 use crate::engine::Invitation;
 use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
-use crate::joining::{self, DOCUMENT, Greeting, HostCommand, RunEnd, excerpt};
+use crate::joining::{self, DOCUMENT, HostCommand, RunEnd, excerpt};
 use crate::ranks::left;
-use crate::rendezvous::{Listen, TOLD, check_greeting, refuse};
+use crate::rendezvous::{Listen, TOLD, read_greeting, refuse};
 use crate::trial::{self, Ended, TrialEvent};
 
 /// How often a request to stop is looked for.
@@ -297,14 +297,11 @@ impl Nodes {
             refuse(link, message, hint);
             Err(format!("{remote}: {message}"))
         };
-        let greeting: Greeting = match joining::decode(greeting) {
-            Ok((greeting, _)) => greeting,
-            Err(cause) => return refuse(link, &format!("the greeting: {cause}"), ""),
-        };
         let hosts = self.size();
-        if let Err((message, hint)) = check_greeting(&greeting, hosts) {
-            return refuse(link, &message, &hint);
-        }
+        let greeting = match read_greeting(greeting, hosts) {
+            Ok(greeting) => greeting,
+            Err((message, hint)) => return refuse(link, &message, hint),
+        };
         let taken = |seat: &Option<Member>| {
             seat.as_ref().is_some_and(|member| !matches!(*locked(&member.duty), Duty::Gone(_)))
         };

@@ -1,7 +1,7 @@
 //! All forward, then all backward (Huang et al. 2019).
 
 use super::{Pipeline, PipelinePlace};
-use crate::work::Work;
+use paceline_protocol::Work;
 
 pub(super) const PIPELINE: Pipeline = Pipeline {
     name: "gpipe",

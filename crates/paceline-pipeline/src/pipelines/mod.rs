@@ -5,7 +5,7 @@ mod one_forward_one_backward;
 
 use crate::check::CheckedProgram;
 use crate::program::{PipelineProgram, ProgramError};
-use crate::work::Work;
+use paceline_protocol::Work;
 
 /// A pipeline that users can name.
 pub struct Pipeline {

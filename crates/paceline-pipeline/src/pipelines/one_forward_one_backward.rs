@@ -1,7 +1,7 @@
 //! One forward, one backward in turn (Narayanan et al. 2019; flushed at the end of every batch).
 
 use super::{Pipeline, PipelinePlace};
-use crate::work::Work;
+use paceline_protocol::Work;
 
 pub(super) const PIPELINE: Pipeline = Pipeline {
     name: "1f1b",

@@ -31,6 +31,7 @@ use crate::hosting::{Hosting, MOST_POSITIONS};
 use crate::options::{Options, Parameter};
 use crate::schedule::CollectivePath;
 use crate::setup::{Averages, Refusal, Setup};
+use crate::staged;
 use crate::vocabulary::{Participant, Rank};
 
 /// A strategy that users can name.
@@ -209,6 +210,7 @@ impl Strategy {
     /// may change, its parameters are those of a step whenever it ends.
     pub fn participant(&self, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
         let inner = match setup.one_position_each() {
+            _ if setup.stages.is_some() => staged::participant(self, setup, rank),
             true => (self.make)(setup, rank),
             false => Box::new(Hosting::new(self, setup, rank)),
         };
@@ -244,6 +246,7 @@ impl Strategy {
     /// The ranks that a rank's positions exchange messages with.
     fn exchange_links(&self, setup: &Setup, rank: Rank) -> Vec<Rank> {
         match setup.one_position_each() {
+            _ if setup.stages.is_some() => staged::links(self, setup, rank),
             true => (self.links)(setup, rank),
             false => Hosting::links(self, setup, rank),
         }
@@ -283,6 +286,10 @@ impl Strategy {
                            gradients are averaged along an exact path (e.g. --strategy ring-allreduce) or by servers";
             return refuse("--strategy", self.name, problem);
         }
+        if let Some(stages) = &setup.stages {
+            let problem = "a stage's parameters are with its ranks alone: members can change without stages";
+            return Err(Refusal::new("--stages", stages.stages.len(), problem));
+        }
         if !setup.sync.is_bsp() {
             let problem = "members can change under --sync bsp only: elsewhere no step is everybody's";
             return refuse("--sync", "", problem);
@@ -304,6 +311,16 @@ impl Strategy {
 
     /// Whether the strategy can be run with a setup whose options are resolved.
     pub fn check(&self, setup: &Setup) -> Result<(), Refusal> {
+        if setup.stages.is_some() { staged::check(self, setup) } else { self.check_unstaged(setup) }
+    }
+
+    /// Whether replicas of a model in so many stages can average with it, as far as that can be told without the model.
+    pub fn check_stages(&self, setup: &Setup, stages: usize) -> Result<(), Refusal> {
+        staged::check_settings(self, setup, stages)
+    }
+
+    /// Whether the ranks of one stage can average, or those of a run without stages.
+    pub(crate) fn check_unstaged(&self, setup: &Setup) -> Result<(), Refusal> {
         match (self.servers, setup.servers) {
             (true, 0) => {
                 return Err(Refusal::new("--servers", 0, format!("{} needs at least 1 server", self.name)));
@@ -332,7 +349,7 @@ impl Strategy {
     /// The path, where a run is nothing but gradients that are summed along it, lane by lane, and then applied.
     pub fn sums_along(&self, setup: &Setup) -> Option<CollectivePath> {
         let plain = setup.averages == Averages::Gradients && setup.coder.is_none();
-        self.path.filter(|_| plain && setup.one_position_each())
+        self.path.filter(|_| plain && setup.one_position_each() && setup.stages.is_none())
     }
 
     /// Whether a run's result does not depend on timing.

@@ -1,6 +1,7 @@
 //! A trace that chrome://tracing and ui.perfetto.dev open: a process per rank, all on the launcher's clock.
 //!
-//! Track 0 has the steps and their phases, track 1 single messages, track 2 single waits (both with `train --trace`).
+//! Track 0 has the steps and their phases, track 1 single messages, track 2 single waits, track 3 the passes of a stage
+//! (these three with `train --trace`).
 //! An arrow leads from each message's sending to its receiving. CPU use and memory are counters.
 
 use std::collections::HashMap;
@@ -40,7 +41,7 @@ fn names(ranks: &TableRows, events: &mut Vec<Json>) {
             _ => "rank",
         };
         events.push(json!({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": format!("{role} {rank}")}}));
-        for (tid, name) in [(0, "steps"), (1, "messages"), (2, "waits")] {
+        for (tid, name) in [(0, "steps"), (1, "messages"), (2, "waits"), (3, "passes")] {
             events.push(
                 json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}}),
             );
@@ -94,7 +95,7 @@ fn messages(rows: &TableRows, events: &mut Vec<Json>) {
     };
     for row in &rows.rows {
         let kind = text(row);
-        if kind != "wait" {
+        if kind == "send" || kind == "receive" {
             *ends.entry(link(row, &kind)).or_default() |= if kind == "send" { 1 } else { 2 };
         }
     }
@@ -107,6 +108,16 @@ fn messages(rows: &TableRows, events: &mut Vec<Json>) {
             events.push(json!({
                 "ph": "X", "cat": "wait", "name": if peer < 0.0 { "wait".into() } else { format!("wait for {peer}") }, "pid": rank, "tid": 2,
                 "ts": ts, "dur": get("duration_ns") / 1e3, "args": {"step": whole("step")},
+            }));
+            continue;
+        }
+        if kind == "forward" || kind == "backward" {
+            let letter = if kind == "forward" { 'F' } else { 'B' };
+            events.push(json!({
+                "ph": "X", "cat": "pass", "name": format!("{letter}{}", whole("bucket")), "pid": rank, "tid": 3,
+                "ts": ts, "dur": get("duration_ns") / 1e3,
+                "cname": if kind == "forward" { "thread_state_running" } else { "thread_state_runnable" },
+                "args": {"step": whole("step"), "micro_batch": whole("bucket"), "slot": whole("phase")},
             }));
             continue;
         }

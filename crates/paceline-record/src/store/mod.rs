@@ -304,7 +304,7 @@ pub(crate) mod tests {
     #[test]
     fn a_run_that_goes_on_stays_one_run_and_nobody_else_can_take_it() {
         let folder = tempfile::tempdir().unwrap();
-        let again = || Record::reopen(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None);
+        let again = || Record::reopen(folder.path(), "r1", (&plan(), None), BUILD, &Metrics::default(), None);
         let mut record = begun(folder.path(), "r1");
         assert!(again().err().unwrap().to_string().contains("run r1 is under way: process"));
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });

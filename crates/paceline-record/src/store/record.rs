@@ -105,7 +105,7 @@ impl Record {
     pub fn reopen(
         folder: &Path,
         run: &str,
-        plan: &Plan,
+        (plan, command): (&Plan, Option<&str>),
         build: Build,
         metrics: &Metrics,
         told: Option<EventSink>,
@@ -113,7 +113,9 @@ impl Record {
         let store = Store::open_with(folder, metrics)?;
         store.check_quickly()?;
         let site = RunEnvironment::own();
-        let Some(beginning) = go_on(&store.connection, run, build, &site).map_err(at(&store.path))? else {
+        let Some(beginning) =
+            go_on(&store.connection, run, (plan, command), build, &site).map_err(at(&store.path))?
+        else {
             let there = store.find(run)?;
             let problem = match there.state.as_str() {
                 "running" => format!("run {run} is under way: process {} on {}", there.pid, there.host),
@@ -435,17 +437,19 @@ fn begin(
 fn go_on(
     connection: &Connection,
     run: &str,
+    (plan, command): (&Plan, Option<&str>),
     build: Build,
     site: &RunEnvironment,
 ) -> rusqlite::Result<Option<Beginning>> {
     let now = realtime_ns() as f64 * 1e-9;
+    let text = serde_json::to_string(plan).expect("a plan is plain data");
     // One statement: of two that want to go on with the same run, one does.
     let found = connection
         .query_row(
             "UPDATE runs SET state = 'running', seen_s = ?1, ended_s = NULL, error = NULL, exit_code = NULL, \
              attempts = coalesce(attempts, 1) + 1, host = ?2, boot_id = ?3, pid = ?4, pid_started = ?5, \
-             version = ?6, git_commit = ?7, rustc = ?8 \
-             WHERE run = ?9 AND state NOT IN ('running', 'ok') AND origin = 'measured' RETURNING id, started_s, attempts, dropped_rows",
+             version = ?6, git_commit = ?7, rustc = ?8, workers = ?9, transport = ?10, plan = ?11, plan_sha256 = ?12, \
+             command = coalesce(?13, command) WHERE run = ?14 AND state NOT IN ('running', 'ok') AND origin = 'measured' RETURNING id, started_s, attempts, dropped_rows",
             params![
                 now,
                 site.host,
@@ -455,6 +459,11 @@ fn go_on(
                 build.version,
                 build.commit,
                 build.rustc,
+                plan.workers as i64,
+                plan.transport,
+                text,
+                plan.hash(),
+                command,
                 run
             ],
             |row| Ok((row.get(0)?, row.get::<_, f64>(1)?, row.get(2)?, row.get::<_, Option<i64>>(3)?)),

@@ -222,8 +222,9 @@ impl Writer {
         for s in &batch.steps {
             self.execute(
                 "INSERT OR REPLACE INTO steps (run, rank, step, t_ns, attempt, data_ns, forward_ns, backward_ns, overlap_ns, \
-                 send_ns, wait_ns, wait_for, apply_ns, samples, loss, staleness, codec_ns, core_wait_ns) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 send_ns, wait_ns, wait_for, apply_ns, samples, loss, staleness, codec_ns, core_wait_ns, \
+                 wait_up_ns, wait_down_ns, live_slots, activation_bytes) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 params![
                     self.run,
                     rank as i64,
@@ -243,6 +244,10 @@ impl Writer {
                     s.staleness.map(|n| n as i64),
                     s.codec_ns as i64,
                     s.core_wait_ns.map(|ns| ns as i64),
+                    s.stage.map(|stage| stage.wait_up_ns as i64),
+                    s.stage.map(|stage| stage.wait_down_ns as i64),
+                    s.stage.map(|stage| stage.live_slots as i64),
+                    s.stage.map(|stage| stage.activation_bytes as i64),
                 ],
             )?;
         }

@@ -1,20 +1,33 @@
 //! A worker's step: its pass, part by part, and what it is held up by on purpose.
 
-use paceline_protocol::{Buf, Input, Rank, Time, WorkerLoad};
+use paceline_protocol::{Buf, Input, OpId, Rank, Time, Work, WorkKind, WorkerLoad};
 
 use super::Driver;
 use crate::costs::{Host, PassPart};
 use crate::memory::{RankMemory, StepStart};
 use crate::queue::Event;
-use crate::report::StartedStep;
+use crate::report::{SimulatedPass, StartedStep};
 
 /// Slices of a pass on a host that is shared.
 const SLICES: Time = 16;
 
-/// A forward and backward pass under way.
+/// A pass without parts.
+const WHOLE: &[PassPart] = &[PassPart { end: 1.0, announces: None }];
+
+/// A pass through a stage.
+#[derive(Clone, Copy)]
+pub(super) struct StageRun {
+    pub(super) op: OpId,
+    pub(super) work: Work,
+    pub(super) slot: usize,
+}
+
+/// A forward and backward pass under way, or one of them through a stage.
 #[derive(Clone, Copy)]
 pub(super) struct Pass {
     step: u64,
+    run: Option<StageRun>,
+    begin: Time,
     whole: Time,
     /// How long it is held up afterwards, once that has begun.
     pause: Time,
@@ -79,6 +92,9 @@ impl<M: RankMemory> Driver<'_, M> {
         if self.detailed {
             self.report.steps.push(StartedStep { at: self.members[rank].busy, rank, step, unit, scale });
         }
+        if self.setup.stages.is_some() {
+            return self.begin_passes(rank, begin);
+        }
         if !self.memory.gradient(rank, begin) {
             // Handled once the actions of the present input are.
             return self.put_by(self.members[rank].busy, rank, Input::Leave);
@@ -93,16 +109,76 @@ impl<M: RankMemory> Driver<'_, M> {
         // The participants do not know of steps that were left out.
         let step_in_run = step + self.skipped;
         let whole = self.costs.pass(rank, position, step_in_run);
-        (context.pass, context.step) =
-            (Some(Pass { step: step_in_run, whole, pause: 0, part: 0, done: 0, took: 0 }), Some(step));
+        context.step = Some(step);
+        self.set_out(
+            rank,
+            Pass { step: step_in_run, run: None, begin: 0, whole, pause: 0, part: 0, done: 0, took: 0 },
+        );
+    }
+
+    /// A worker's unit begins whose passes come one by one.
+    fn begin_passes(&mut self, rank: Rank, begin: StepStart) {
+        if !self.memory.begin(rank, begin) {
+            self.members[rank].asked = None;
+            // Handled once the actions of the present input are.
+            return self.put_by(self.members[rank].busy, rank, Input::Leave);
+        }
+        self.members[rank].step = Some(begin.step);
+        if let Some(run) = self.members[rank].asked.take() {
+            self.run_stage(rank, run);
+        }
+    }
+
+    /// A worker passes a micro-batch through its stage.
+    pub(super) fn run_stage(&mut self, rank: Rank, run: StageRun) {
+        let Some(stages) = &self.setup.stages else { return };
+        let context = &mut self.members[rank];
+        let Some(step) = context.step else {
+            // The step waits to begin, or nothing is left to do.
+            context.asked = Some(run);
+            return;
+        };
+        debug_assert!(context.pass.is_none(), "rank {rank} is asked for {} during a pass", run.work);
+        let n = context.runs;
+        context.runs += 1;
+        let batch = self.setup.replica_batch(step, rank / self.setup.stage_count());
+        let samples = stages.micro_batch(batch, run.work.micro).len();
+        let size = samples as f64 / stages.capacity.max(1) as f64;
+        let whole = self.costs.stage_pass(rank, run.work, size, n);
+        self.memory.pass(rank, run.work, run.slot);
+        let begin = self.members[rank].busy;
+        self.set_out(rank, Pass { step, run: Some(run), begin, whole, pause: 0, part: 0, done: 0, took: 0 });
+    }
+
+    fn set_out(&mut self, rank: Rank, pass: Pass) {
+        self.members[rank].pass = Some(pass);
         self.next_part(rank);
+    }
+
+    /// How a pass is divided.
+    fn parts(&self, rank: Rank, run: Option<StageRun>) -> &[PassPart] {
+        match run {
+            None => &self.parts,
+            Some(StageRun { work, .. })
+                if self.is_last(work) && !self.costs.stages[rank].parts.is_empty() =>
+            {
+                &self.costs.stages[rank].parts
+            }
+            Some(_) => WHOLE,
+        }
+    }
+
+    /// Whether a pass is a step's last: its backward pass finishes the gradients.
+    fn is_last(&self, work: Work) -> bool {
+        let stages = self.setup.stages.as_ref();
+        work.kind == WorkKind::Backward && stages.is_some_and(|stages| work.micro + 1 == stages.micro_batches)
     }
 
     /// Sets out on the next part of a pass, or a slice of it: how many others compute is looked at again for
     /// each.
     fn next_part(&mut self, rank: Rank) {
-        let Some(Pass { whole, part, done, .. }) = self.members[rank].pass else { return };
-        let mut time = (whole as f64 * self.parts[part].end) as Time - done;
+        let Some(Pass { run, whole, part, done, .. }) = self.members[rank].pass else { return };
+        let mut time = (whole as f64 * self.parts(rank, run)[part].end) as Time - done;
         if !self.sites[self.members[rank].machine].crowd.is_empty() {
             time = time.min(whole / SLICES + 1);
         }
@@ -121,21 +197,23 @@ impl<M: RankMemory> Driver<'_, M> {
 
     /// A part of a pass is over, or the pause behind it.
     pub(super) fn part_over(&mut self, now: Time, rank: Rank) {
-        let Some(Pass { step, whole, part, pause, done, took }) = self.members[rank].pass else { return };
+        let Some(pass) = self.members[rank].pass else { return };
+        let Pass { step, run, begin, whole, part, pause, done, took } = pass;
         if self.members[rank].dead {
             return;
         }
-        if let Some(PassPart { announces, end }) = self.parts.get(part) {
+        let (parts, count) = (self.parts(rank, run), self.parts(rank, run).len());
+        if let Some(&PassPart { announces, end }) = parts.get(part) {
             if done < (whole as f64 * end) as Time {
                 return self.next_part(rank);
             }
-            if let Some(from) = *announces {
+            if let Some(from) = announces {
                 self.handle(now, rank, Input::GradReady { from });
                 while let Some(input) = self.members[rank].inbox.pop_front() {
                     self.handle(now, rank, input);
                 }
             }
-            let last = part + 1 == self.parts.len();
+            let last = part + 1 == count;
             let pause = if last { self.costs.pause(rank, step, took) } else { 0 };
             if let Some(pass) = &mut self.members[rank].pass {
                 (pass.part, pass.pause) = (part + 1, pause);
@@ -154,6 +232,18 @@ impl<M: RankMemory> Driver<'_, M> {
         }
         let context = &mut self.members[rank];
         (context.pass, context.asleep) = (None, false);
+        if let Some(StageRun { op, work, slot }) = run {
+            if let Some(notes) = self.report.notes.get_mut(rank) {
+                notes.pass(begin, now - begin, step, work, slot);
+            }
+            if self.detailed {
+                self.report.passes.push(SimulatedPass { rank, step, work, start: begin, end: now });
+            }
+            self.handle(now, rank, Input::Ran(op));
+            if !self.is_last(work) {
+                return self.catch_up(now, rank);
+            }
+        }
         let step = took + pause;
         let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
         self.handle(now, rank, Input::Load(WorkerLoad { cpu, step_s: step as f32 * 1e-9 }));

@@ -7,7 +7,7 @@ mod torch_ddp;
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -113,15 +113,14 @@ fn table(table: &Map<String, Json>) -> String {
 impl PeerStudy {
     /// Writes the files; where one of them is there already, nothing is written.
     pub fn write(&self) -> Result<(), StudyFailure> {
-        let failed = |path: &Path, source: io::Error| StudyFailure::File { path: path.into(), source };
         if let Some((path, _)) = self.0.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
-            return Err(failed(path, io::ErrorKind::AlreadyExists.into()));
+            return Err(StudyFailure::FileExists { path: path.into() });
         }
         for (path, text) in &self.0 {
             let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| {
                 OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
             });
-            written.map_err(|source| failed(path, source))?;
+            written.map_err(|source| StudyFailure::File { path: path.into(), source })?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Outcome};
+use paceline_pipeline::StageMemory;
 use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Membership, Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
@@ -15,7 +16,7 @@ use paceline_resolve::{Registries, TypedPlan, paths};
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
     Begin, Clock, GradientSink, GradientSource, Layout, NativeSource, Pause, Segment, SegmentControl,
-    StepGate, TrainError, Update, model, server, weights, worker,
+    StageSource, StepGate, TrainError, Update, model, server, weights, worker,
 };
 use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc};
 
@@ -32,6 +33,9 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         init: None,
         frozen: Vec::new(),
         workers,
+        stages: 1,
+        pipeline: None,
+        cuts: Vec::new(),
         shares: None,
         micro_batches: 1,
         servers,
@@ -104,6 +108,8 @@ pub struct Ran {
     pub staleness: Vec<Vec<u64>>,
     /// Steps that each worker has done, and whom it has seen leave.
     pub ends: Vec<(u64, Option<usize>)>,
+    /// The buffers that each worker of a stage had.
+    pub memory: Vec<Option<StageMemory>>,
     /// How long everybody took to end after a worker had run out of work.
     pub ended_in: Option<Duration>,
 }
@@ -231,7 +237,8 @@ pub fn run(
 ) -> Result<Ran, Vec<RankState>> {
     let graph = Arc::new(model::graph(&typed(plan), dataset).unwrap());
     let plan = &typed(plan);
-    let mut setup = worker::setup(plan, &Layout::of(&graph), dataset.train.len());
+    let stages = &plan.stage_plan(&graph).unwrap();
+    let mut setup = worker::staged_setup(plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len());
     if way.members {
         setup = Membership::first(&setup, true).setup(&setup, 0, None, 0);
     }
@@ -269,9 +276,20 @@ pub fn run(
                 workers.push(scope.spawn(move || {
                     let (graph, samples) = (Arc::clone(graph), dataset.train.len());
                     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-                    let native = NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), rank);
-                    let mut source =
-                        RunsOut { native, units: leaves.filter(|(who, _)| *who == rank), left_at };
+                    let own = Arc::clone(&compute);
+                    let mut source: Box<dyn GradientSource> = match stages {
+                        Some(stages) => {
+                            Box::new(StageSource::new(plan, setup, stages, dataset, graph, own, rank))
+                        }
+                        None => {
+                            let native = NativeSource::new(plan, setup, dataset, graph, own, rank);
+                            Box::new(RunsOut {
+                                native,
+                                units: leaves.filter(|(who, _)| *who == rank),
+                                left_at,
+                            })
+                        }
+                    };
                     let job = worker::Job {
                         plan,
                         samples,
@@ -284,7 +302,7 @@ pub fn run(
                     };
                     let control =
                         &mut SegmentControl { restored, segment, gate, pause: &mut pause, verdict: None };
-                    let done = worker::run(&job, &mut source, transport, control, &mut |said| {
+                    let done = worker::run(&job, &mut *source, transport, control, &mut |said| {
                         if let WorkerEvent::Step { row, .. } = said {
                             losses.insert(row.step, row.loss);
                         }
@@ -294,11 +312,13 @@ pub fn run(
             } else {
                 servers.push(scope.spawn(move || {
                     let samples = dataset.train.len();
-                    let (start, _) = model::start(plan, graph).unwrap();
+                    let stage = setup.stage_of(rank);
+                    let part = stages.as_ref().map_or(graph.whole(), |stages| stages.parts[stage].clone());
+                    let (start, _) = model::start_part(plan, graph, &part).unwrap();
                     let job = server::Job {
                         plan,
                         start: &start,
-                        frozen: &weights::frozen(plan, graph).unwrap(),
+                        frozen: &weights::frozen_part(plan, graph, &part).unwrap(),
                         update: &|compute| Update::new(plan, samples, compute),
                         strategy,
                         setup,
@@ -323,6 +343,7 @@ pub fn run(
             states: workers.iter().map(|w| w.state.clone()).collect(),
             ended_in: left_at.lock().unwrap().map(|at| at.elapsed()),
             ends: workers.iter().map(|w| (w.steps, w.left)).collect(),
+            memory: workers.iter().map(|w| w.memory).collect(),
             params: workers.into_iter().map(|w| w.params).collect(),
         })
     });

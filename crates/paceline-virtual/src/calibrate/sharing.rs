@@ -1,7 +1,8 @@
 //! How much slower ranks are that share the cores: each by itself, or all in step.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use paceline_nn::models::Model;
@@ -39,8 +40,8 @@ pub(super) fn sharing(
     counts.dedup();
     let window = 2 * effort.each;
     let apart = relative(&counts, &|count| apart(&|| subject(SHORT), window, count));
-    let [short, long] =
-        [SHORT, LONG].map(|model| relative(&counts, &|count| together(&|| subject(model), window, count)));
+    let [short, long] = [SHORT, LONG]
+        .map(|model| relative(&counts, &|count| together(&|| subject(model), window, count, count <= cores)));
     let sharing = |(i, &processes): (usize, &usize)| CoreSharing {
         processes,
         slowdown: apart[i],
@@ -50,13 +51,19 @@ pub(super) fn sharing(
     counts.iter().enumerate().map(sharing).collect()
 }
 
-/// The same of one pass, for as many ranks as `counts` says.
-pub(super) fn of_pass(subject: MakeSubject<'_, '_>, window: Duration, counts: &[usize]) -> Vec<CoreSharing> {
+/// The same of one pass that so many threads compute, for as many ranks as `counts` says.
+pub(super) fn of_pass(
+    subject: MakeSubject<'_, '_>,
+    window: Duration,
+    threads: usize,
+    counts: &[usize],
+) -> Vec<CoreSharing> {
     if counts.iter().all(|count| *count == 1) {
         return Vec::new();
     }
     let apart = relative(counts, &|count| apart(subject, window, count));
-    let together = relative(counts, &|count| together(subject, window, count));
+    let cores = available_parallelism().map_or(1, usize::from);
+    let together = relative(counts, &|count| together(subject, window, count, count * threads <= cores));
     let sharing = |(i, &processes): (usize, &usize)| CoreSharing {
         processes,
         slowdown: apart[i],
@@ -97,32 +104,90 @@ fn apart(subject: MakeSubject<'_, '_>, window: Duration, count: usize) -> Vec<f6
     })
 }
 
-/// Times until the last of `count` ranks that begin together has done its pass, again and again.
-fn together(subject: MakeSubject<'_, '_>, window: Duration, count: usize) -> Vec<f64> {
-    let (over, barrier) = (AtomicBool::new(false), Barrier::new(count));
-    std::thread::scope(|scope| {
+/// Times from when the first of `count` ranks begins its pass until the last has done its own, again and again. How long it
+/// takes them to wait for each other does not count: that is what messages cost. `cores` says whether there are enough
+/// for all.
+fn together(subject: MakeSubject<'_, '_>, window: Duration, count: usize, cores: bool) -> Vec<f64> {
+    let (over, line) = (AtomicBool::new(false), StartLine::new(count, cores));
+    let passes: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
         let rank = || {
             let (mut subject, mut all) = (subject(), Vec::new());
             let begun = Instant::now();
-            let mut last = begun;
             loop {
                 if all.len() >= LEAST && begun.elapsed() > window {
                     over.store(true, Ordering::Relaxed);
                 }
-                barrier.wait();
+                line.wait();
                 // Nobody says so between this and the next time that all wait.
                 if over.load(Ordering::Relaxed) {
                     return all;
                 }
+                let begin = Instant::now();
                 subject.run().expect("these samples were read before");
-                barrier.wait();
-                // From end to end: this rank may not be the first to begin.
-                let end = Instant::now();
-                all.push((end - std::mem::replace(&mut last, end)).as_secs_f64());
+                all.push((begin, Instant::now()));
+                line.wait();
             }
         };
         let ranks: Vec<_> = (0..count).map(|_| scope.spawn(rank)).collect();
-        let mut all = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
-        all.next().unwrap_or_default().split_off(WARM_UP)
-    })
+        ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic")).collect()
+    });
+    let round = |i: usize| {
+        let begin = passes.iter().map(|rank| rank[i].0).min();
+        let end = passes.iter().map(|rank| rank[i].1).max();
+        end.zip(begin).map_or(0.0, |(end, begin)| (end - begin).as_secs_f64())
+    };
+    (WARM_UP..passes[0].len()).map(round).collect()
+}
+
+/// Where ranks wait for each other: awake, so that all go on at once, where each has a core.
+enum StartLine {
+    Awake { count: usize, arrived: AtomicUsize },
+    Asleep(Barrier),
+}
+
+impl StartLine {
+    fn new(count: usize, cores: bool) -> Self {
+        if cores {
+            Self::Awake { count, arrived: AtomicUsize::new(0) }
+        } else {
+            Self::Asleep(Barrier::new(count))
+        }
+    }
+
+    fn wait(&self) {
+        match self {
+            Self::Awake { count, arrived } => {
+                let until = (arrived.fetch_add(1, Ordering::AcqRel) / count + 1) * count;
+                while arrived.load(Ordering::Acquire) < until {
+                    std::hint::spin_loop();
+                }
+            }
+            Self::Asleep(barrier) => drop(barrier.wait()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_leave_a_start_line_when_all_have_come_and_not_before() {
+        for cores in [false, true] {
+            let (line, came) = (StartLine::new(3, cores), AtomicUsize::new(0));
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        for round in 1..50 {
+                            came.fetch_add(1, Ordering::SeqCst);
+                            line.wait();
+                            assert!(came.load(Ordering::SeqCst) >= 3 * round);
+                            line.wait();
+                            assert!(came.load(Ordering::SeqCst) <= 3 * (round + 1));
+                        }
+                    });
+                }
+            });
+        }
+    }
 }

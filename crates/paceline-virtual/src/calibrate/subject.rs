@@ -105,7 +105,7 @@ impl<'a> Subject<'a> {
                 reader.ahead(&dataset.train, look(now), &ids);
                 reader.ahead(&dataset.train, look(now + 1), &next);
                 let take = &mut |place: usize, sample: paceline_data::Sample<'_>| {
-                    paceline_train::model::load(network, classes, dataset, place, sample);
+                    paceline_train::model::load(network, 0, classes, dataset, place, sample);
                 };
                 reader
                     .read(&dataset.train, look(now), &ids, take)

@@ -1,10 +1,6 @@
 //! `paceline init`: a commented study file to start from.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::PathBuf;
-
-use paceline_study::StudyFailure;
 
 use crate::failure::Failure;
 use crate::flags::{names, registries};
@@ -50,12 +46,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         }
         _ => include_str!("init/train.toml").into(),
     };
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&args.file)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|source| StudyFailure::File { path: args.file.clone(), source })?;
+    output::write_new(&args.file, &text)?;
     written_note(args, show);
     Ok(())
 }

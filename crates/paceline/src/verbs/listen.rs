@@ -28,8 +28,8 @@ const KEY_FILE: &str = "PACELINE_KEY_FILE";
 /// Flags of runs that other machines join.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Listening {
-    /// Wait here for other machines that `paceline join`, until there are as many --hosts (this one included);
-    /// what they say to each other is encrypted (TLS 1.3)
+    /// Where other machines come to: those that `paceline join` a run, until there are as many --hosts (this one included),
+    /// or the nodes that an engine or ssh starts; what they say to each other is encrypted (TLS 1.3)
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<HostAddress>())]
     listen: Option<HostAddress>,
     /// File with the key that lets machines join; made if there is none [default: PACELINE_KEY_FILE]. Needed

@@ -1,8 +1,11 @@
 //! `paceline resume`: goes on with a run from its last checkpoint, or with a study where it was left.
 
 use paceline_launch::RunEnd;
+use paceline_pipeline::Cuts;
+use paceline_plan::{Plan, PlanError};
 use paceline_record::RunOrigin;
 use paceline_record::process::Started;
+use paceline_resolve::DEFAULT_PIPELINE;
 use paceline_study::StudyState;
 
 use super::explore::{Running, tell};
@@ -23,6 +26,8 @@ pub struct Args {
     #[command(flatten, next_help_heading = "Of studies")]
     study: StudyArgs,
     #[command(flatten, next_help_heading = "Of runs")]
+    cut: CutArgs,
+    #[command(flatten, next_help_heading = "Of runs")]
     place: PlaceFlags,
     #[command(flatten, next_help_heading = "Of runs")]
     kept: RecordingFlags,
@@ -42,6 +47,76 @@ struct StudyArgs {
     /// Add this many minutes to the study's time
     #[arg(long, value_name = "MINUTES", default_value_t = 0, hide_default_value = true)]
     add_minutes: u32,
+}
+
+/// How the network of a run is cut from now on.
+#[derive(clap::Args, Debug)]
+struct CutArgs {
+    /// Cut the run's network into this many stages from now on; 1 puts it together again
+    #[arg(long, value_name = "S")]
+    stages: Option<usize>,
+    /// In which order stages pass micro-batches [default: the run's, or 1f1b]
+    #[arg(long, value_name = "NAME", requires = "stages")]
+    pipeline: Option<String>,
+    /// Where the network is cut: auto, or the first layer of each stage but the first [default: auto]
+    #[arg(long, value_name = "LAYER,...", requires = "stages")]
+    cuts: Option<Cuts>,
+}
+
+impl CutArgs {
+    /// The plan with these stages.
+    fn of(&self, plan: Plan) -> Result<Plan, PlanError> {
+        let Some(stages) = self.stages else { return Ok(plan) };
+        let refuse = |problem: &str| Err(PlanError::new("--stages", stages, problem));
+        if stages == 0 {
+            return refuse("at least 1 is needed");
+        }
+        if plan.script.is_some() {
+            return refuse("a script's model is its own, and is not cut; leave --stages out");
+        }
+        if !plan.servers.is_multiple_of(stages) {
+            let problem = format!("the run has {} servers, and each stage needs as many", plan.servers);
+            return refuse(&problem);
+        }
+        if plan.shares.is_some() {
+            return refuse(
+                "the run has --shares, which belong to workers without stages; leave --stages out",
+            );
+        }
+        let alone = plan.replicas() == 1 && stages == 1;
+        Ok(Plan {
+            workers: plan.replicas() * stages,
+            stages,
+            pipeline: (stages > 1).then(|| {
+                self.pipeline.clone().or(plan.pipeline.clone()).unwrap_or_else(|| DEFAULT_PIPELINE.into())
+            }),
+            cuts: match &self.cuts {
+                Some(Cuts::Before(layers)) => layers.clone(),
+                Some(Cuts::Auto) | None => Vec::new(),
+            },
+            transport: if alone { "tcp".into() } else { plan.transport.clone() },
+            ..plan
+        })
+    }
+
+    /// The command line that gives that plan.
+    fn command(&self, command: &str, plan: &Plan) -> String {
+        const OWN: [&str; 4] = ["--workers", "--stages", "--pipeline", "--cuts"];
+        let mut words = Vec::new();
+        let mut all = command.split(' ').peekable();
+        while let Some(word) = all.next() {
+            match OWN.contains(&word) {
+                true => drop(all.next()),
+                false => words.push(word.to_owned()),
+            }
+        }
+        words.extend([format!("--workers {}", plan.workers), format!("--stages {}", plan.stages)]);
+        words.extend(plan.pipeline.iter().map(|name| format!("--pipeline {name}")));
+        if !plan.cuts.is_empty() {
+            words.push(format!("--cuts {}", plan.cuts.join(",")));
+        }
+        words.join(" ")
+    }
 }
 
 /// `paceline resume`.
@@ -80,9 +155,14 @@ fn resume_run(args: &Args, listening: &Listening, show: Show, started: Started) 
         let origin = if result.simulated.is_some() { RunOrigin::Simulated } else { RunOrigin::Measured };
         return Ok(output::result(result, origin)?);
     }
-    let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
+    let mut labels = found.labels;
+    let mut plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
+    if args.cut.stages.is_some() {
+        plan = args.cut.of(plan)?;
+        labels.command = labels.command.map(|command| args.cut.command(&command, &plan));
+    }
     plan.check(usize::MAX)?;
-    listening.check(&plan, plan.strategy == paceline_protocol::SINGLE)?;
+    listening.check(&plan, plan.strategy == paceline_protocol::SINGLE && plan.stages == 1)?;
     let request = RunRequest {
         plan,
         folders: args.place.0.data_folders(),
@@ -90,12 +170,17 @@ fn resume_run(args: &Args, listening: &Listening, show: Show, started: Started) 
         run,
         resumes: true,
         recording: Some(args.kept.0.recording()?),
-        labels: found.labels,
+        labels,
     };
     request.execute(listening, show, started)
 }
 
 fn resume_study(args: &Args, name: &str, listening: &Listening, show: Show) -> Result<(), Failure> {
+    if args.cut.stages.is_some() {
+        return Err(Failure::usage(format!(
+            "{name} is a study: its file says what is run; leave --stages out"
+        )));
+    }
     if args.place.0.given("data-dir") {
         let problem = "is a study: its file says where its data are";
         return Err(Failure::usage(format!("{name} {problem}; leave --data-dir out")));

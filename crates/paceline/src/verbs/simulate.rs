@@ -203,7 +203,11 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         }
     };
     let learned = args.learn.then(|| follow.borrow().summary(&result));
-    let text =
+    let mut text =
         words::summary(&result, &reservations(&plan, &dataset, &known.terms(registries().runs()))?, learned);
+    let graph = model::graph(&typed, &dataset)?;
+    if let Some(stages) = typed.stage_plan(&graph)? {
+        text += &words::stages(&typed, &graph, &stages, &result);
+    }
     conclude(result, text, record, &id, RunOrigin::Simulated, show)
 }

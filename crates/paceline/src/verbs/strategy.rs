@@ -1,7 +1,5 @@
 //! `paceline strategy`: an averaging rule in a file: what it does, its rounds, and a file to begin with.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +13,7 @@ use paceline_rounds::{
 };
 
 use crate::failure::Failure;
-use crate::output::Show;
+use crate::output::{self, Show};
 
 /// Flags of `paceline strategy`.
 #[derive(clap::Args, Debug)]
@@ -244,12 +242,7 @@ fn show_rounds(args: &ShowArgs, show: Show) -> Result<(), Failure> {
 }
 
 fn new(args: &NewArgs, show: Show) -> Result<(), Failure> {
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&args.file)
-        .and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
-    written.map_err(|error| Failure::file(&args.file, &error))?;
+    output::write_new(&args.file, TEMPLATE)?;
     let file = args.file.display();
     show.note(&format!(
         "wrote {file}; next: `paceline strategy check {file}`, `paceline train --strategy-file {file} --workers 4`"

@@ -144,7 +144,7 @@ pub fn train(Args { run: args, calibration }: &Args, show: Show, started: Starte
         return Ok(());
     }
     let ResolvedRun { mut plan, settings, mut labels } = args.resolved_on(listening.hosts())?;
-    listening.check(&plan, plan.strategy == SINGLE)?;
+    listening.check(&plan, plan.strategy == SINGLE && plan.stages == 1)?;
     let mut more = Vec::new();
     if let Some(file) = calibration {
         let calibration = Some(Calibration::load(file)?);

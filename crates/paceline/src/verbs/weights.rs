@@ -53,14 +53,14 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
         let run = above(2).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let run = Store::open(above(4))?.find(&run)?;
         let plan = run.plan.ok_or_else(|| Failure::plan(&run.run))?;
-        let found = Checkpoints::open(folder, &plan.hash()).map_err(damaged)?;
+        let found = Checkpoints::open(folder, &plan.checkpoint_hash()).map_err(damaged)?;
         return Ok((plan, found));
     }
     let found = args.store.open()?.find(&args.run)?;
     let run = found.run;
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     let folder = run_folder(&args.store.folder(), &run);
-    let (found, unusable) = Checkpoints::of(&folder).latest(&plan.hash())?;
+    let (found, unusable) = Checkpoints::of(&folder).latest(&plan.checkpoint_hash())?;
     for Damaged { path, problem } in unusable {
         output::note(&format!("{} cannot be used: {problem}", path.display()));
     }
@@ -86,7 +86,12 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     };
     let params = match servers {
         [] => mean("params", graph.param_count()),
-        shards => shards.iter().flat_map(|part| part.numbers("params")).copied().collect(),
+        // Server `i` has stage `i mod stages`.
+        shards => (0..plan.stages)
+            .flat_map(|stage| shards.iter().skip(stage).step_by(plan.stages))
+            .flat_map(|part| part.numbers("params"))
+            .copied()
+            .collect(),
     };
     let state = mean("state", graph.state_count());
     if (params.len(), state.len()) != (graph.param_count(), graph.state_count()) {

@@ -44,6 +44,7 @@ mod serve;
 mod simulate;
 mod slurm;
 mod special_files;
+mod stages;
 mod storage;
 mod strangers;
 mod strategy_files;

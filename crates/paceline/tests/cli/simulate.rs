@@ -44,7 +44,25 @@ fn deterministic() -> Vec<String> {
         }),
     );
     all.push("--workers 2 --model resnet20 --steps 2 --batch 4".into());
+    all.extend(STAGED.map(str::to_owned));
     all
+}
+
+/// Networks in stages.
+const STAGED: [&str; 4] = [
+    "--stages 2 --micro-batches 3",
+    "--stages 3 --workers 6 --micro-batches 3 --pipeline gpipe --strategy direct",
+    "--stages 2 --workers 4 --micro-batches 4 --strategy ps --servers 2 --optimizer adam",
+    "--model resnet20 --steps 2 --batch 4 --micro-batches 2 --stages 3",
+];
+
+#[test]
+fn a_staged_runs_bubble_and_memory_are_told() {
+    let ran = paceline("simulate --no-record --stages 2 --micro-batches 8 --pipeline gpipe --steps 3");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for said in ["2 stages, gpipe, 8 micro-batches: bubble ", "(11.1% if all stages", "stage 1: ", " MB: "] {
+        assert!(ran.stderr.contains(said), "{said}: {}", ran.stderr);
+    }
 }
 
 #[test]

@@ -240,7 +240,14 @@ fn files_written_by_init_are_right_and_are_not_overwritten() {
         let ran = run(&mut place.command(&["check", words[1]]));
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         assert!(ran.stdout.contains("points; ok"), "{}", ran.stdout);
-        assert_eq!(run(&mut place.command(words)).code, 5, "not overwritten");
+        let again = run(&mut place.command(words));
+        assert_eq!(again.code, 5, "not overwritten");
+        let said = format!("{} is there already", words[1]);
+        assert!(
+            again.stderr.contains(&said) && again.stderr.contains("choose another name"),
+            "{}",
+            again.stderr
+        );
     }
     let schema: Value = run(&mut place.command(&["check", "--schema"])).result();
     assert_eq!(schema["title"], "StudyFile");

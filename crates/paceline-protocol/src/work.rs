@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// What is done with a micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkKind {
     /// The forward pass.
     Forward,
@@ -12,7 +12,7 @@ pub enum WorkKind {
 }
 
 /// One pass of a micro-batch through a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Work {
     /// The stage.
     pub stage: usize,

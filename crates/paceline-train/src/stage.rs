@@ -1,0 +1,305 @@
+//! One stage of a network that is cut into stages: its passes, and the source of a rank's gradients whose pipeline says
+//! what to pass next. A stage has memory for its own layers, parameters and slots, and for nothing else.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use paceline_data::{Dataset, Order, Reader, Sample, SampleVariation};
+use paceline_nn::{Compute, Graph, GraphPart, Network, Outcome, Pass, Targets};
+use paceline_pipeline::StagePlan;
+use paceline_protocol::{Rank, Setup, WorkKind};
+use paceline_resolve::TypedPlan;
+
+use crate::clock::{Clock, Phase};
+use crate::crossings::Crossings;
+use crate::engine::{Begin, StagePass};
+use crate::error::TrainError;
+use crate::model::{self, SampleBatch};
+use crate::native::{batch, sample_order};
+use crate::segment::StagePlace;
+use crate::source::{Announce, GradientSink, GradientSource, Layout};
+use crate::weights;
+
+/// The network of a stage. Its crossings are those of its part: what it receives, then what it sends.
+pub struct StageNetwork {
+    network: Network<f32>,
+}
+
+impl StageNetwork {
+    /// Memory and kernels for passes of up to `capacity` samples, `slots` of them under way at once.
+    pub fn new(
+        graph: Arc<Graph>,
+        part: GraphPart,
+        capacity: usize,
+        slots: usize,
+        compute: Arc<Compute>,
+    ) -> Self {
+        Self { network: Network::of_part(graph, part, capacity, slots, compute) }
+    }
+
+    /// The network.
+    pub fn network(&mut self) -> &mut Network<f32> {
+        &mut self.network
+    }
+
+    /// Takes what earlier stages handed over for a pass.
+    pub fn take_values(&mut self, pass: &Pass<'_>, crossings: &Crossings) {
+        let Self { network } = self;
+        for n in 0..network.part().receives.len() {
+            let edge = network.part().receives[n];
+            let values = crossings.value(n, pass.slot, pass.samples * edge.size);
+            network.value_mut(pass.slot, edge.value, pass.samples).copy_from_slice(values);
+        }
+    }
+
+    /// Passes samples forward; `done` is told of each layer.
+    pub fn forward(&mut self, pass: &Pass<'_>, params: &[f32], state: &mut [f32], done: &mut dyn FnMut()) {
+        self.network.forward_watched(pass, params, state, &mut |_| done());
+    }
+
+    /// Leaves what later stages are handed of a pass.
+    pub fn leave_values(&self, pass: &Pass<'_>, crossings: &mut Crossings) {
+        let received = self.network.part().receives.len();
+        for (edge, n) in self.network.part().sends.iter().zip(received..) {
+            let values = crossings.value_mut(n, pass.slot, pass.samples * edge.size);
+            values.copy_from_slice(self.network.value(pass.slot, edge.value, pass.samples));
+        }
+    }
+
+    /// Takes the gradients that later stages handed back for a pass. Slots share their place: backward must come next.
+    pub fn take_slopes(&mut self, pass: &Pass<'_>, crossings: &Crossings) {
+        let Self { network } = self;
+        let received = network.part().receives.len();
+        for n in 0..network.part().sends.len() {
+            let edge = network.part().sends[n];
+            if edge.gradient {
+                let slopes = crossings.slope(received + n, pass.slot, pass.samples * edge.size);
+                network.incoming_gradient(edge.value, pass.samples).copy_from_slice(slopes);
+            }
+        }
+    }
+
+    /// Passes samples backward: a micro-batch that is not its batch's last one; `done` is told of each layer.
+    pub fn backward(&mut self, pass: &Pass<'_>, params: &[f32], grads: &mut [f32], done: &mut dyn FnMut()) {
+        self.network.backward_watched(pass, params, grads, &mut |_, _| {}, &mut |_| done());
+    }
+
+    /// The same for the last one, which announces each gradient that is final.
+    pub fn last_backward<'g>(
+        &mut self,
+        pass: &Pass<'_>,
+        params: &[f32],
+        grads: &'g mut [f32],
+        announce: Announce<'_, 'g>,
+    ) {
+        self.network.backward(pass, params, grads, announce);
+    }
+
+    /// Leaves the gradients that earlier stages are handed back of a pass.
+    pub fn leave_slopes(&self, pass: &Pass<'_>, crossings: &mut Crossings) {
+        for (n, edge) in self.network.part().receives.iter().enumerate().filter(|(_, edge)| edge.gradient) {
+            let slopes = crossings.slope_mut(n, pass.slot, pass.samples * edge.size);
+            slopes.copy_from_slice(self.network.outgoing_gradient(edge.value, pass.samples));
+        }
+    }
+}
+
+/// A stage of a network of this process as the source of a rank's gradients.
+pub struct StageSource<'a> {
+    plan: &'a TypedPlan<'a>,
+    setup: &'a Setup,
+    dataset: &'a Dataset,
+    replica: usize,
+    graph: Arc<Graph>,
+    part: GraphPart,
+    layout: Layout,
+    order: Order,
+    stage: StageNetwork,
+    reader: Reader,
+    classes: Vec<u16>,
+    state: Vec<f32>,
+    slot_bytes: usize,
+}
+
+impl<'a> StageSource<'a> {
+    /// The source of a rank.
+    pub fn new(
+        plan: &'a TypedPlan<'a>,
+        setup: &'a Setup,
+        stages: &StagePlan,
+        dataset: &'a Dataset,
+        graph: Arc<Graph>,
+        compute: Arc<Compute>,
+        rank: Rank,
+    ) -> Self {
+        let at = setup.stage_of(rank);
+        let (part, slots) = (stages.parts[at].clone(), stages.program.slots(at));
+        let network = StageNetwork::new(Arc::clone(&graph), part.clone(), stages.capacity, slots, compute);
+        Self {
+            plan,
+            setup,
+            dataset,
+            replica: rank / setup.stage_count(),
+            layout: Layout::of_part(&graph, &part),
+            order: sample_order(plan, dataset),
+            stage: network,
+            reader: Reader::default(),
+            classes: Vec::with_capacity(stages.capacity * dataset.positions),
+            state: vec![0.0; part.state.len()],
+            slot_bytes: size_of::<f32>() * stages.capacity * part.pass_memory(&graph).slot,
+            graph,
+            part,
+        }
+    }
+
+    /// Passes a micro-batch forward.
+    fn forward(
+        &mut self,
+        pass: &Pass<'_>,
+        params: &[f32],
+        sink: &mut dyn GradientSink<'_>,
+        clock: &mut Clock,
+    ) -> Result<(), TrainError> {
+        let Self { dataset, stage, reader, classes, state, part, .. } = self;
+        if part.nodes.start == 0 {
+            let (look, network) = (variation(pass), stage.network());
+            classes.clear();
+            let take = &mut |place: usize, sample: Sample<'_>| {
+                model::load(network, pass.slot, classes, dataset, place, sample);
+            };
+            reader.read(&dataset.train, look, pass.ids, take)?;
+            clock.lap(Phase::Data);
+        } else {
+            stage.take_values(pass, sink.crossings());
+        }
+        stage.forward(pass, params, state, &mut || sink.between_layers());
+        stage.leave_values(pass, sink.crossings());
+        Ok(())
+    }
+
+    /// The loss of a micro-batch, where this is the last stage; nothing elsewhere.
+    fn loss(&mut self, pass: &Pass<'_>, scale: f64) -> Outcome {
+        let Self { dataset, stage, classes, part, graph, .. } = self;
+        if part.nodes.end < graph.nodes().len() {
+            return Outcome::default();
+        }
+        classes.clear();
+        Reader::answers(&dataset.train, variation(pass), pass.ids, classes);
+        stage.network().loss(pass.slot, Targets::Classes(classes), scale)
+    }
+}
+
+/// How samples of a training pass look.
+fn variation(pass: &Pass<'_>) -> SampleVariation {
+    SampleVariation::Training { seed: pass.seed, step: pass.step }
+}
+
+impl GradientSource for StageSource<'_> {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn start(&mut self, params: &mut [f32]) -> Result<(), TrainError> {
+        weights::start_part(self.plan, &self.graph, &self.part, params, &mut self.state)?;
+        Ok(())
+    }
+
+    fn frozen(&self) -> Result<Vec<Range<usize>>, TrainError> {
+        weights::frozen_part(self.plan, &self.graph, &self.part)
+    }
+
+    fn gradient<'g>(
+        &mut self,
+        begin: &Begin,
+        _slot: usize,
+        params: &[f32],
+        grads: &'g mut [f32],
+        sink: &mut dyn GradientSink<'g>,
+        clock: &mut Clock,
+    ) -> Result<Option<Outcome>, TrainError> {
+        let samples = self.order.samples_before(begin.unit.step);
+        // Passes borrow the samples' numbers, and the passes' memory is changed meanwhile.
+        let unit = batch(self.plan, self.setup, &mut self.order, self.replica, begin);
+        let (ids, scale, micro_batches) = (unit.pass.ids.to_vec(), unit.scale, unit.micro_batches);
+        let unit = SampleBatch { pass: Pass { ids: &ids, ..unit.pass }, scale, micro_batches };
+        let mut total = Outcome::default();
+        let mut rest = Some(grads);
+        while let Some(grads) = rest.take() {
+            let Some(StagePass { op, work, slot }) = sink.next_pass() else { return Ok(None) };
+            clock.lap(Phase::Exchange);
+            let pass = Pass { slot, ..unit.pass.micro_batch(work.micro, micro_batches) };
+            let phase = match work.kind {
+                WorkKind::Forward => {
+                    self.forward(&pass, params, sink, clock)?;
+                    rest = Some(grads);
+                    Phase::Forward
+                }
+                WorkKind::Backward => {
+                    let outcome = self.loss(&pass, scale);
+                    total += outcome;
+                    if !total.loss.is_finite() {
+                        let loss = total.loss;
+                        return Err(TrainError::Diverged { step: begin.step + 1, samples, loss });
+                    }
+                    self.stage.take_slopes(&pass, sink.crossings());
+                    if pass.after == 0 {
+                        self.stage.last_backward(&pass, params, grads, &mut |offset, slice| {
+                            sink.finished(offset, slice);
+                        });
+                    } else {
+                        self.stage.backward(&pass, params, grads, &mut || sink.between_layers());
+                        rest = Some(grads);
+                    }
+                    self.stage.leave_slopes(&pass, sink.crossings());
+                    Phase::Backward
+                }
+            };
+            let exchanged = sink.pass_over();
+            clock.lap(phase);
+            clock.shift(exchanged, phase, Phase::Exchange);
+            sink.passed(op);
+        }
+        clock.lap(Phase::Exchange);
+        Ok(Some(total))
+    }
+
+    fn evaluate(&mut self, _params: &[f32], _only: bool) -> Result<Outcome, TrainError> {
+        // The launcher puts the stages' parameters together and evaluates them.
+        Ok(Outcome::default())
+    }
+
+    fn evaluates_after(&self, step: u64) -> bool {
+        self.plan.eval_every.map_or(self.order.ends_epoch(step), |every| (step + 1).is_multiple_of(every))
+    }
+
+    fn samples_before(&self, step: u64) -> u64 {
+        self.order.samples_before(step)
+    }
+
+    fn state(&self) -> &[f32] {
+        &self.state
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    fn pass_bytes(&self) -> usize {
+        self.stage.network.pass_bytes()
+    }
+
+    fn place(&self) -> Option<StagePlace> {
+        let (params, state) = (self.part.params.start, self.part.state.start);
+        Some(StagePlace { stages: self.setup.stage_count(), params, state })
+    }
+
+    fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
+        let (expected, found) = (self.state.len(), state.len());
+        if expected != found {
+            let problem = format!("state: {expected} numbers were expected, {found} were found");
+            return Err(TrainError::Restore { problem });
+        }
+        self.state.copy_from_slice(state);
+        Ok(())
+    }
+}

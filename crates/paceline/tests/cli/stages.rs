@@ -1,0 +1,209 @@
+//! Runs whose network is cut into stages: the numbers of one worker, whatever they talk over, whoever is lost on the way.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::machines::Listening;
+use crate::support::{Running, gone, paceline, result, run, signal};
+
+/// What does not depend on how long things took.
+fn numbers(result: &Value) -> [&Value; 6] {
+    ["steps", "samples", "train_loss", "final_loss", "final_accuracy", "params_sha256"]
+        .map(|key| &result[key])
+}
+
+/// What training gives with these words and without stages.
+fn whole(words: &str) -> Value {
+    result(&format!("train --quiet --no-record {words}"))
+}
+
+/// The words of a small run.
+const SMALL: &str =
+    "--model lenet --steps 7 --batch 20 --micro-batches 3 --eval-every 3 --optimizer adam --lr 0.003";
+
+#[test]
+fn stages_are_one_worker_over_every_transport_and_pipeline() {
+    let want = whole(SMALL);
+    for (transport, pipeline, stages) in [
+        ("inproc", "gpipe", 3),
+        ("tcp", "1f1b", 2),
+        ("uds", "gpipe", 2),
+        ("shm", "1f1b", 3),
+        ("grpc", "gpipe", 2),
+    ] {
+        let words =
+            format!("{SMALL} --stages {stages} --pipeline {pipeline} --transport {transport} --no-record");
+        let ran = result(&format!("train --quiet {words}"));
+        assert_eq!(numbers(&ran), numbers(&want), "{words}");
+        assert_eq!(ran["ranks"].as_array().unwrap().len(), stages, "{words}");
+    }
+}
+
+#[test]
+fn replicas_in_stages_are_so_many_workers() {
+    for (kind, staged) in [
+        ("--workers 2 --strategy ring-allreduce", "--workers 4"),
+        ("--workers 2 --servers 2 --strategy ps", "--workers 4"),
+        ("--workers 1 --target-accuracy 0.05 --stop-at-target", "--workers 1"),
+    ] {
+        let want = whole(&format!("{SMALL} {kind}"));
+        let kind = kind.replace("--workers 2", staged).replace("--workers 1", "--workers 2");
+        let ran = result(&format!("train --quiet --no-record {SMALL} {kind} --stages 2"));
+        assert_eq!(numbers(&ran), numbers(&want), "{kind}");
+    }
+    // Batch norm: statistics are averaged over replicas before an evaluation.
+    let small = "--model resnet20 --batch 5 --micro-batches 2 --steps 4 --eval-every 2 --strategy tree";
+    let want = whole(&format!("{small} --workers 2"));
+    let ran = result(&format!("train --quiet --no-record {small} --workers 4 --stages 2"));
+    assert_eq!(numbers(&ran), numbers(&want), "{small}");
+}
+
+#[test]
+fn stages_go_over_joined_machines_emulated_links_and_stretched_passes() {
+    let want = whole(SMALL);
+    let staged = format!("{SMALL} --stages 2");
+    for words in ["--network 1gbit,100us --hosts 2", "--straggler rank=1,factor=1.5"] {
+        let ran = result(&format!("train --quiet --no-record {staged} {words}"));
+        assert_eq!(numbers(&ran), numbers(&want), "{words}");
+    }
+    let listening = Listening::start(&[], "127.0.0.1:0", &format!("--hosts 2 {staged}"));
+    let joiner = listening.join(&[], "");
+    let ran = listening.launcher.result();
+    assert_eq!(numbers(&ran), numbers(&want), "joined");
+    assert_eq!(joiner.end().0, 0);
+}
+
+fn words(store: &Path, words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    command.args(words.split_whitespace()).arg("--store").arg(store);
+    command
+}
+
+fn stored(store: &Path, text: &str) -> Value {
+    let ran = run(&mut words(store, text));
+    assert_eq!(ran.code, 0, "{text}: {}", ran.stderr);
+    ran.result()
+}
+
+/// A run of three stages that dies in the middle of one, and what one worker gives.
+fn died(store: &Path, victim: usize) -> (Value, String) {
+    let base =
+        "--model lenet --steps 12 --batch 20 --micro-batches 4 --optimizer adam --lr 0.003 --eval-every 5";
+    let want = whole(base);
+    let text = format!("train --quiet {base} --stages 3 --checkpoint-every 4");
+    let ran = run(words(store, &text).env("PACELINE_TEST_DIE", format!("{victim}:9")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (4, ""), "{}", ran.stderr);
+    (want, ran.stderr)
+}
+
+#[test]
+fn a_killed_stage_is_named_and_the_run_goes_on_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path();
+    let (want, said) = died(store, 1);
+    assert!(said.contains("worker 1") && said.contains("stage 1 of 3") && said.contains("SIGKILL"), "{said}");
+    assert_eq!(numbers(&stored(store, "resume last --quiet")), numbers(&want));
+}
+
+#[test]
+fn a_run_that_lost_a_stage_goes_on_with_one_stage_less_with_more_and_with_none() {
+    for cut in ["--stages 2", "--stages 4 --pipeline gpipe", "--stages 1", "--stages 2 --cuts conv2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path();
+        let (want, _) = died(store, 2);
+        let ran = run(&mut words(store, &format!("resume last {cut} --json")));
+        assert_eq!(ran.code, 0, "{cut}: {}", ran.stderr);
+        assert!(ran.stderr.contains("goes on after step 8"), "{cut}: {}", ran.stderr);
+        assert_eq!(numbers(&ran.result()), numbers(&want), "{cut}");
+        let shown = run(&mut words(store, "show last --json"));
+        let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+        let stages: u64 = cut.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert_eq!(shown["plan"]["stages"].as_u64().unwrap_or(1), stages, "{cut}");
+    }
+}
+
+#[test]
+fn weights_of_stages_are_exported_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = "--model lenet --steps 6 --batch 20 --micro-batches 2 --checkpoint-every 2";
+    let mut hashes = Vec::new();
+    for (name, kind) in [
+        ("whole", "--workers 2"),
+        ("staged", "--workers 4 --stages 2"),
+        ("served", "--workers 4 --stages 2 --strategy ps --servers 4"),
+    ] {
+        let (store, file) = (folder.path().join(name), folder.path().join(format!("{name}.safetensors")));
+        stored(&store, &format!("train --quiet {base} {kind}"));
+        let words = format!("export-weights last --json --out {}", file.display());
+        hashes.push(stored(&store, &words)["params_sha256"].clone());
+        let infer =
+            format!("infer --model lenet --init {} --batch 8 --seconds 0.05 --json --quiet", file.display());
+        assert_eq!(paceline(&infer).code, 0, "{name}");
+    }
+    assert_eq!(hashes[0], hashes[1]);
+    assert_eq!(hashes[0], hashes[2]);
+}
+
+#[test]
+fn an_interrupted_run_in_stages_saves_and_goes_on() {
+    for kind in ["--workers 4 --stages 2", "--workers 4 --stages 2 --strategy ps --servers 2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let base = "--model lenet --epochs 4 --batch 10 --micro-batches 2";
+        let want = whole(&format!("{base} {}", kind.replace("--workers 4 --stages 2", "--workers 2")));
+        let running = Running::start(&format!("{base} {kind} --store {}", folder.path().display()));
+        let ranks = running.ranks();
+        assert!(signal("INT", running.id()));
+        let (code, text) = running.end();
+        assert_eq!(code, 130, "{kind}: {text}");
+        assert!(ranks.iter().all(|&pid| gone(pid)));
+        assert_eq!(numbers(&stored(folder.path(), "resume last --quiet")), numbers(&want), "{kind}");
+    }
+}
+
+#[test]
+fn what_stages_do_and_wait_for_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path();
+    stored(store, &format!("train --quiet {SMALL} --stages 2 --trace"));
+    let export = |format: &str| {
+        let ran = run(&mut words(store, &format!("export last --format {format}")));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()
+    };
+    let events = export("trace")["traceEvents"].as_array().unwrap().clone();
+    let passes: Vec<&Value> = events.iter().filter(|event| event["cat"] == "pass").collect();
+    // Seven steps of three micro-batches, forward and backward, through two stages.
+    assert_eq!(passes.len(), 7 * 3 * 2 * 2);
+    assert!(passes.iter().any(|pass| pass["name"] == "F0") && passes.iter().any(|pass| pass["name"] == "B2"));
+    // What a slot takes is known before the run.
+    let shown = result("model show lenet --data digits --stages 2 --micro-batches 3 --batch 20 --json");
+    let slot = |rank: u64| shown["pipeline"]["stage"][rank as usize]["slot_bytes"].as_u64().unwrap();
+    let rows = export("json")["tables"]["steps"].as_array().unwrap().clone();
+    assert_eq!(rows.len(), 14);
+    for row in rows {
+        let number = |name: &str| row[name].as_u64().unwrap_or_else(|| panic!("{name}: {row}"));
+        // Along 1f1b the first of two stages has two micro-batches under way, the last one has one.
+        assert_eq!(number("live_slots"), 2 - number("rank"), "{row}");
+        assert_eq!(number("activation_bytes"), number("live_slots") * slot(number("rank")), "{row}");
+        assert!(number("wait_up_ns") + number("wait_down_ns") <= number("wait_ns"), "{row}");
+        assert_eq!(number(if number("rank") == 0 { "wait_up_ns" } else { "wait_down_ns" }), 0, "{row}");
+    }
+}
+
+#[test]
+fn what_cannot_be_cut_is_refused_with_flag_value_and_reason() {
+    for (words, said) in [
+        ("train --stages 2 --workers 3", "--workers 3"),
+        ("train --stages 99", "--stages 99"),
+        ("train --stages 2 --strategy gossip --workers 4", "--strategy gossip"),
+        ("train --stages 2 --cuts nowhere", "--cuts nowhere"),
+        ("train --stages 2 --workers 4 --servers 3 --strategy ps", "--servers 3"),
+        ("train --pipeline gpipe", "--pipeline"),
+    ] {
+        let ran = paceline(&format!("{words} --quiet --no-record --steps 1"));
+        assert_eq!((ran.code != 0, ran.stdout.as_str()), (true, ""), "{words}");
+        assert!(ran.stderr.contains(said), "{words}: {}", ran.stderr);
+    }
+}
