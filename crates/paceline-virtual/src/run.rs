@@ -330,7 +330,7 @@ fn learn<'a>(
     gather: Gather<'a>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(SimulationReport, Gather<'a>, Option<String>), VirtualError> {
-    let PreparedRun { placed, strategy, setup, costs, .. } = stage;
+    let PreparedRun { placed, strategy, setup, costs, stages, .. } = stage;
     let agreement = (strategy.agreement)(setup);
     let participants = stage.participants();
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
