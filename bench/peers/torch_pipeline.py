@@ -2,7 +2,7 @@
 
 One process passes the same micro-batches one after the other (`--stages 1`); with `--stages 2` each of two processes has one
 stage, and Schedule1F1B says who does what when. One thread per process. The cut stands before the block that `--cut` names,
-e.g. `layer2.0`. Prints one JSON line, last.
+e.g. `layer2.1`. Prints one JSON line, last.
 """
 import argparse
 import json
@@ -109,7 +109,7 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--stages", type=int, choices=(1, 2), default=2)
     ap.add_argument("--micro-batches", type=int, default=8)
-    ap.add_argument("--cut", default="layer2.0")
+    ap.add_argument("--cut", default="layer2.1")
     ap.add_argument("--batch", type=int, default=128)
     ap.add_argument("--steps", type=int, default=10)
     ap.add_argument("--warmup", type=int, default=2)

@@ -14,16 +14,24 @@ const INIT: [&str; 2] = ["init", "init-partial"];
 pub fn command_line(verb: &str, settings: &PlanSettings, more: &[String]) -> Option<String> {
     let mut kept = settings.without(&INIT);
     let hash = resolve(&kept).ok()?.hash();
-    for name in settings.iter().map(|(setting, _)| setting.name).filter(|name| *name != "seed") {
-        let less = kept.without(&[name]);
-        // What the plan does not hold decides where data lie, or what is recorded.
-        let counts = kept.iter().any(|(setting, text)| {
-            let recorded = setting.section == SettingSection::Recording;
-            let path = matches!(setting.kind, SettingKind::Path);
-            setting.name == name && (path || recorded && setting.default.is_none_or(|known| text != known))
-        });
-        if !counts && resolve(&less).is_ok_and(|plan| plan.hash() == hash) {
-            kept = less;
+    // What another setting needs can go when that one has gone.
+    loop {
+        let before = kept.iter().count();
+        for name in settings.iter().map(|(setting, _)| setting.name).filter(|name| *name != "seed") {
+            let less = kept.without(&[name]);
+            // What the plan does not hold decides where data lie, or what is recorded.
+            let counts = kept.iter().any(|(setting, text)| {
+                let recorded = setting.section == SettingSection::Recording;
+                let path = matches!(setting.kind, SettingKind::Path);
+                setting.name == name
+                    && (path || recorded && setting.default.is_none_or(|known| text != known))
+            });
+            if !counts && resolve(&less).is_ok_and(|plan| plan.hash() == hash) {
+                kept = less;
+            }
+        }
+        if kept.iter().count() == before {
+            break;
         }
     }
     let mut words = vec!["paceline".to_owned(), verb.to_owned()];

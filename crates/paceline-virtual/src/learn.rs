@@ -198,7 +198,7 @@ impl<'a, 'r> Learning<'a, 'r> {
     fn evaluate(&mut self, params: &[f32], mut state: Vec<f32>, samples: &[u32]) -> Outcome {
         let shares = match self.agreement {
             ReplicaAgreement::Apart => 1,
-            _ if state.is_empty() => self.setup.workers,
+            _ if state.is_empty() => self.setup.replicas(),
             _ => 1,
         };
         let mut total = Outcome::default();

@@ -17,7 +17,7 @@ const STAGES: f64 = 2.0;
 const MICRO_BATCHES: f64 = 8.0;
 const BATCH: usize = 128;
 /// Where both sides cut: the block whose cut the counted costs balance best.
-const CUT: &str = "layer2.0";
+const CUT: &str = "layer2.1";
 /// The part of what is possible that is asked for.
 const WANTED: f64 = 0.93;
 

@@ -98,7 +98,7 @@ fn running(page: &mut Page) {
          stretched) are as without stages."
             .into(),
         "Evaluations are the launcher's: it puts the parameters of the first replica's stages together and evaluates \
-         them while the ranks wait, and the training clock stands still. A rank has memory for its own layers only: their \
+         them while the ranks wait, and the training clock stands still. Besides the dataset, a rank has memory for its own layers only: their \
          parameters, gradients and optimiser's memory, the slots of its stage, and one buffer per slot and crossing for what it hands \
          over and takes back."
             .into(),

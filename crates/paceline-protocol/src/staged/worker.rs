@@ -146,7 +146,7 @@ impl StageWorker {
     fn piece_key(&self, from: Rank, tag: Tag) -> Option<PieceKey> {
         let count = self.own().crossings.len().max(1);
         let (micro, crossing) = (tag.bucket as usize / count, tag.bucket as usize % count);
-        let kind = if tag.phase % 2 == 0 { WorkKind::Forward } else { WorkKind::Backward };
+        let kind = if tag.phase.is_multiple_of(2) { WorkKind::Forward } else { WorkKind::Backward };
         let key = PieceKey { step: tag.step, kind, micro, crossing, piece: tag.phase as usize / 2 };
         let known =
             self.needs(kind).iter().any(|&(n, other)| n == crossing && self.rank_of(other.stage) == from);
