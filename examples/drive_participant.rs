@@ -37,6 +37,7 @@ impl Worker {
             Buf::Grad | Buf::HostedGrad(_) => &self.grad,
             Buf::Scratch(n) => &self.scratch[usize::from(n)],
             Buf::Msg(msg) => &self.bodies[&msg],
+            Buf::Optimiser(_) => unreachable!("this run's members do not change"),
             Buf::Value(_) | Buf::Slope(_) => unreachable!("the model is not cut into stages"),
         };
         buffer[region.range()].to_vec()

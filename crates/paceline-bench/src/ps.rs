@@ -317,7 +317,9 @@ impl Source for Model {
             Buf::Param => &self.params,
             Buf::Grad | Buf::HostedGrad(_) => &self.grads,
             Buf::Scratch(n) => &self.scratch[usize::from(n)],
-            Buf::Value(_) | Buf::Slope(_) | Buf::Msg(_) => unreachable!("a span is never a received body"),
+            Buf::Value(_) | Buf::Slope(_) | Buf::Optimiser(_) | Buf::Msg(_) => {
+                unreachable!("a span is never a received body")
+            }
         };
         f(&buffer[span.offset..span.offset + span.len]);
     }

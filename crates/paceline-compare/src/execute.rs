@@ -107,6 +107,7 @@ impl StrategyComparison<'_> {
             dataset: &self.dataset,
             terms: hardware.terms(self.registries.runs()),
             learn: true,
+            changes: None,
             trace: 0,
             run: "",
             started: Started::now(),

@@ -2,7 +2,9 @@
 //! and everybody ends before the step that it did not compute. Nobody waits for a deadline. Gradients of that step are
 //! dropped; where weights are averaged, those who had begun it keep their own update.
 
-use crate::vocabulary::{Action, Actions, Input, MessageHead, Outcome, Participant, Rank, Tag, Time};
+use crate::vocabulary::{
+    Action, Actions, Input, MessageHead, Outcome, Participant, Rank, RankStanding, Tag, Time,
+};
 
 /// The phase of the message that a worker leaves: no strategy uses it.
 pub const LEAVE: u32 = u32::MAX - 3;
@@ -107,5 +109,9 @@ impl Participant for Departure {
 
     fn scratch(&self) -> Vec<usize> {
         self.inner.scratch()
+    }
+
+    fn standing(&self) -> RankStanding {
+        self.inner.standing()
     }
 }

@@ -6,12 +6,12 @@
 //! says for which position it is. So S shares give the same numbers whoever computes them.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 
 use crate::setup::Setup;
 use crate::strategies::Strategy;
 use crate::vocabulary::{
-    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
+    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, RankStanding, Region,
+    Tag, Time,
 };
 
 /// Bodies from here on are regions of this rank, not received messages.
@@ -22,9 +22,10 @@ pub const MOST_POSITIONS: usize = 128;
 
 /// A rank's positions as one participant.
 pub struct Hosting {
-    setup: Setup,
-    /// The positions of this rank, in the count of all.
-    own: Range<usize>,
+    rank: Rank,
+    /// Of each position, its rank and its number among those of the rank; and the positions of each rank.
+    places: Vec<(Rank, u8)>,
+    of_ranks: Vec<Vec<usize>>,
     positions: Vec<Position>,
     /// What is still to be handed to a position.
     inbox: VecDeque<(usize, Input)>,
@@ -46,16 +47,24 @@ struct Position {
     scratch: u16,
     /// The unit that it has asked for.
     begin: Option<Action>,
+    /// Whether it computes a share: all of a rank's do the same with the parameters.
+    share: bool,
     finished: bool,
 }
 
 impl Hosting {
     /// The positions of a rank.
     pub fn new(strategy: &Strategy, setup: &Setup, rank: Rank) -> Self {
-        let inner = setup.between_positions();
+        let inner = setup.between_positions(rank);
+        let of_ranks: Vec<_> = (0..setup.world()).map(|rank| setup.positions(rank)).collect();
+        let last = of_ranks.iter().flatten().max().map_or(0, |last| last + 1);
+        let mut places = vec![(0, 0); last];
+        for (rank, positions) in of_ranks.iter().enumerate() {
+            positions.iter().enumerate().for_each(|(n, position)| places[*position] = (rank, n as u8));
+        }
         let mut scratch = 0;
-        let position = |position| {
-            let participant = (strategy.make)(&inner, position);
+        let position = |position: &usize| {
+            let participant = (strategy.make)(&inner, *position);
             let first = scratch;
             scratch += participant.scratch().len() as u16;
             Position {
@@ -63,14 +72,15 @@ impl Hosting {
                 actions: Actions::default(),
                 scratch: first,
                 begin: None,
+                share: *position < setup.shares(),
                 finished: false,
             }
         };
-        let own = setup.positions(rank);
         Self {
-            setup: setup.clone(),
-            positions: own.clone().map(position).collect(),
-            own,
+            rank,
+            positions: of_ranks[rank].iter().map(position).collect(),
+            places,
+            of_ranks,
             inbox: VecDeque::new(),
             turn: 0,
             computing: false,
@@ -83,12 +93,18 @@ impl Hosting {
 
     /// The ranks that a rank's positions exchange messages with.
     pub fn links(strategy: &Strategy, setup: &Setup, rank: Rank) -> Vec<Rank> {
-        let inner = setup.between_positions();
-        let peers = setup.positions(rank).flat_map(|position| (strategy.links)(&inner, position));
+        let inner = setup.between_positions(rank);
+        let peers = setup.positions(rank).into_iter().flat_map(|position| (strategy.links)(&inner, position));
         let mut links: Vec<_> = peers.map(|peer| setup.host(peer)).filter(|host| *host != rank).collect();
         links.sort_unstable();
         links.dedup();
         links
+    }
+
+    /// The number of a position among those of this rank, if it is one of them.
+    fn own(&self, position: usize) -> Option<usize> {
+        let (rank, number) = self.places[position];
+        (rank == self.rank).then_some(usize::from(number))
     }
 
     /// A region of a position's buffers, among the rank's.
@@ -132,11 +148,11 @@ impl Hosting {
         match action {
             Action::Send { op, to, tag, head, src } => {
                 let src = src.map(|src| self.region(i, src));
-                if self.own.contains(&to) {
+                if let Some(to) = self.own(to) {
                     return self.deliver(i, op, to, tag, head, src);
                 }
-                let host = self.setup.host(to);
-                let of = (i as u8, (to - self.setup.positions(host).start) as u8);
+                let (host, number) = self.places[to];
+                let of = (i as u8, number);
                 let outer = out.send(host, tag, MessageHead { of, ..head }, src);
                 self.sends.insert(outer, (i, op));
             }
@@ -147,14 +163,13 @@ impl Hosting {
             }
             Action::BeginStep { .. } => self.positions[i].begin = Some(action),
             Action::WaitingFor(position) => {
-                let host = self.setup.host(position);
-                if !self.own.contains(&position) {
-                    out.push(Action::WaitingFor(host));
+                if self.own(position).is_none() {
+                    out.push(Action::WaitingFor(self.places[position].0));
                 }
             }
             Action::Finish(outcome) => self.finish(i, outcome, out),
             // All positions do the same with the parameters that they share: the first does it for all.
-            action if i > 0 && touches_params(&action) => {}
+            action if i > 0 && self.positions[i].share && touches_params(&action) => {}
             action => out.push(action.on_regions(|region| self.region(i, region))),
         }
     }
@@ -169,7 +184,7 @@ impl Hosting {
         head: MessageHead,
         src: Option<Region>,
     ) {
-        let (receiver, sender) = (to - self.own.start, self.own.start + from);
+        let (receiver, sender) = (to, self.of_ranks[self.rank][from]);
         let body = src.map(|region| {
             let number = LOCAL | self.next_local;
             self.next_local = (self.next_local + 1) % LOCAL;
@@ -185,7 +200,7 @@ impl Hosting {
     fn finish(&mut self, i: usize, outcome: Outcome, out: &mut Actions) {
         self.positions[i].finished = true;
         let outcome = match outcome {
-            Outcome::Lost(position) => Outcome::Lost(self.setup.host(position)),
+            Outcome::Lost(position) => Outcome::Lost(self.places[position].0),
             outcome => outcome,
         };
         let all = self.positions.iter().all(|position| position.finished);
@@ -198,9 +213,8 @@ impl Hosting {
     /// A message from another rank, for one of its positions by one of theirs.
     fn message(&mut self, from: Rank, head: MessageHead) -> Option<(usize, usize)> {
         let (sender, receiver) = (usize::from(head.of.0), usize::from(head.of.1));
-        let theirs = self.setup.positions(from);
-        let known = sender < theirs.len() && receiver < self.positions.len();
-        known.then_some((theirs.start + sender, receiver))
+        let sender = *self.of_ranks.get(from)?.get(sender)?;
+        (receiver < self.positions.len()).then_some((sender, receiver))
     }
 }
 
@@ -231,10 +245,10 @@ impl Participant for Hosting {
                 }
             }
             Input::Lost(rank) => {
-                let lost = Input::Lost(self.setup.positions(rank).start);
+                let lost = Input::Lost(self.of_ranks[rank].first().copied().unwrap_or(0));
                 (0..self.positions.len()).for_each(|i| self.inbox.push_back((i, lost)));
             }
-            Input::Start | Input::StopAt(_) | Input::Leave | Input::RunOut => {
+            Input::Start | Input::StopAt(_) | Input::Leave | Input::RunOut | Input::Commit(_) => {
                 (0..self.positions.len()).for_each(|i| self.inbox.push_back((i, input)));
             }
         }
@@ -243,5 +257,10 @@ impl Participant for Hosting {
 
     fn scratch(&self) -> Vec<usize> {
         self.positions.iter().flat_map(|position| position.participant.scratch()).collect()
+    }
+
+    fn standing(&self) -> RankStanding {
+        let parts = self.positions.iter().flat_map(|position| position.participant.standing().parts);
+        RankStanding { parts: parts.collect(), ..RankStanding::default() }
     }
 }

@@ -13,6 +13,8 @@
 //! - `work`: one pass of a micro-batch through a stage; `stages`: a model that is cut into stages: who has which part
 //! - `staged`: participants of a run with stages
 //! - `hosting`: several positions on one rank; `departure`: how a run ends when a worker leaves
+//! - `commit`, `handover`, `membership`: runs whose members may change: when parameters change, who gets them from
+//!   whom, and how a run goes on after a loss
 //! - `step_driver`: what the workers of all serverless strategies have in common
 //! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
 //! - `codec`: how messages are made shorter; `linear`: small matrices for PowerSGD
@@ -27,11 +29,14 @@
 
 mod codec;
 pub mod collective;
+mod commit;
 pub mod consistency;
 mod departure;
 pub mod exchange;
+mod handover;
 mod hosting;
 mod linear;
+mod membership;
 mod memory;
 pub mod options;
 mod schedule;
@@ -47,10 +52,13 @@ mod work;
 
 pub use codec::{Accumulate, CODECS, Codec, Coder, Family};
 pub use consistency::{CONSISTENCIES, Consistency};
+pub use membership::{
+    MemberId, Membership, RegroupEnd, Regrouped, ServerShard, TakingPart, place_shares, regroup,
+};
 pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
 pub use schedule::{CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, SizedPath};
-pub use setup::{Averages, Refusal, Setup, Tensor};
+pub use setup::{Averages, GenerationMembers, Handover, Refusal, Setup, Tensor};
 pub use stages::{BatchLengths, Crossing, Stage, StageSetup};
 pub use step_driver::{StepDriver, StepProtocol};
 pub use strategies::{
@@ -60,7 +68,7 @@ pub use strategies::{
 pub use topology::Topology;
 pub use trace::Trace;
 pub use vocabulary::{
-    Action, Actions, Buf, GradientScale, Input, Matrix, MessageHead, MsgId, OpId, Outcome, Participant, Rank,
-    Region, TAKEN, Tag, Time, Transposed, WorkUnit, WorkerLoad,
+    Action, Actions, Buf, GradientScale, Input, Matrix, MessageHead, MsgId, OpId, Outcome, PartStanding,
+    Participant, Rank, RankStanding, Region, TAKEN, Tag, Time, Transposed, WorkUnit, WorkerLoad,
 };
 pub use work::{Work, WorkKind};

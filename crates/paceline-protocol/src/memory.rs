@@ -35,7 +35,9 @@ impl<B: Buffer> Buffers<'_, B> {
             Buf::Grad => &self.grads[0],
             Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch[usize::from(n)],
-            Buf::Value(_) | Buf::Slope(_) | Buf::Msg(_) => panic!("{:?} lies with the driver", region.buf),
+            Buf::Value(_) | Buf::Slope(_) | Buf::Optimiser(_) | Buf::Msg(_) => {
+                panic!("{:?} lies with the driver", region.buf)
+            }
         };
         &buffer[region.range()]
     }
@@ -46,6 +48,7 @@ impl<B: Buffer> Buffers<'_, B> {
             Buf::Grad => &mut self.grads[0],
             Buf::HostedGrad(n) => &mut self.grads[usize::from(n)],
             Buf::Scratch(n) => &mut self.scratch[usize::from(n)],
+            Buf::Optimiser(_) => panic!("the optimiser's memory lies with the driver"),
             Buf::Msg(_) => panic!("a received body is read only"),
             Buf::Value(_) | Buf::Slope(_) => panic!("{buf:?} lies with the driver"),
         }

@@ -87,6 +87,42 @@ pub struct Setup {
     pub seed: u64,
     /// Generation of this run's messages.
     pub generation: u32,
+    /// Who hosts what, in a run whose members may change.
+    pub membership: Option<Arc<GenerationMembers>>,
+    /// Whether each server shard has a backup: positions behind the servers.
+    pub backups: bool,
+    /// The numbers of a server's parts whose update of step `from` is made already.
+    pub ahead: Vec<u32>,
+}
+
+/// One generation of a run whose members may change: who hosts what, and what is handed over before its first step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerationMembers {
+    /// The host of each share as the plan has it: paths do not depend on who is there.
+    pub seats: Vec<usize>,
+    /// The rank of each position: of shares, then of server shards, then of their backups.
+    pub placement: Vec<Rank>,
+    /// Server shards.
+    pub shards: usize,
+    /// What ranks are handed before the first step.
+    pub handovers: Vec<Handover>,
+    /// Of each rank, the parts whose update of the first step is made already.
+    pub ahead: Vec<Vec<u32>>,
+    /// Blocks of the optimiser's memory, each as long as the parameters.
+    pub blocks: u16,
+}
+
+/// Parameters, and what the optimiser knows of them, for a rank that does not have them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// Who has them.
+    pub from: Rank,
+    /// Who gets them.
+    pub to: Rank,
+    /// Which.
+    pub range: Range<usize>,
+    /// Whether the optimiser's memory goes with them.
+    pub optimiser: bool,
 }
 
 /// Why a strategy cannot be run with a setup.
@@ -131,6 +167,9 @@ impl Setup {
             stages: None,
             seed: 0,
             generation: 0,
+            membership: None,
+            backups: false,
+            ahead: Vec::new(),
         }
     }
 
@@ -154,43 +193,74 @@ impl Setup {
         self.shares.unwrap_or(self.workers)
     }
 
-    /// Whether every rank has one position.
+    /// Whether every rank has one position, for good.
     pub fn one_position_each(&self) -> bool {
-        self.shares() == self.workers
+        self.membership.is_none() && self.shares() == self.workers
     }
 
-    /// The positions that a rank hosts. Servers come behind the shares, one position each.
-    pub fn positions(&self, rank: Rank) -> Range<usize> {
+    /// The positions that a rank hosts, in rising order. Servers come behind the shares, then their backups; without a
+    /// membership, a server has one position.
+    pub fn positions(&self, rank: Rank) -> Vec<usize> {
+        if let Some(members) = &self.membership {
+            return (0..members.placement.len())
+                .filter(|position| members.placement[*position] == rank)
+                .collect();
+        }
         match rank.checked_sub(self.workers) {
-            None => part(&(0..self.shares()), self.workers, rank),
-            Some(shard) => self.shares() + shard..self.shares() + shard + 1,
+            None => part(&(0..self.shares()), self.workers, rank).collect(),
+            Some(shard) => vec![self.shares() + shard],
         }
     }
 
     /// The rank that hosts a position.
     pub fn host(&self, position: usize) -> Rank {
+        if let Some(members) = &self.membership {
+            return members.placement[position];
+        }
         match position.checked_sub(self.shares()) {
-            None => (0..self.workers).find(|rank| self.positions(*rank).contains(&position)).unwrap_or(0),
+            None => {
+                let hosts = |rank: &Rank| part(&(0..self.shares()), self.workers, *rank).contains(&position);
+                (0..self.workers).find(hosts).unwrap_or(0)
+            }
             Some(shard) => self.server(shard),
         }
     }
 
     /// Where positions sit.
     pub fn topology(&self) -> Topology {
+        if let Some(members) = &self.membership {
+            return Topology::of(&members.seats);
+        }
         let placed = if self.hosts.is_empty() { 0 } else { self.workers };
         Topology::of_workers(&self.hosts[..placed], self.shares())
     }
 
-    /// The same run as a protocol between positions, with a rank for each.
-    pub(crate) fn between_positions(&self) -> Self {
+    /// The same run as a protocol between positions, with a rank for each, as this rank sees it.
+    pub(crate) fn between_positions(&self, rank: Rank) -> Self {
         let topology = self.topology();
         let hosts = (0..self.shares()).map(|position| topology.seat(position).0).collect();
-        Self { workers: self.shares(), shares: None, hosts, ..self.clone() }
+        let mut inner =
+            Self { workers: self.shares(), shares: None, hosts, membership: None, ..self.clone() };
+        if let Some(members) = &self.membership {
+            inner.servers = members.shards;
+            inner.backups = members.placement.len() > self.shares() + members.shards;
+            inner.ahead = members.ahead.get(rank).cloned().unwrap_or_default();
+        }
+        inner
+    }
+
+    /// The position of a server shard's backup.
+    pub(crate) fn backup(&self, shard: usize) -> Rank {
+        self.world() + shard
     }
 
     /// Which of the positions of a rank computes a unit: the number of its gradient buffer.
     pub fn slot(&self, rank: Rank, unit: WorkUnit) -> usize {
-        if self.one_position_each() { 0 } else { unit.share.saturating_sub(self.positions(rank).start) }
+        match &self.membership {
+            _ if self.one_position_each() => 0,
+            Some(members) => members.placement[..unit.share].iter().filter(|host| **host == rank).count(),
+            None => unit.share.saturating_sub(part(&(0..self.shares()), self.workers, rank).start),
+        }
     }
 
     /// The unit with a running number.

@@ -122,7 +122,7 @@ impl<R: StepProtocol> Participant for StepDriver<R> {
             Input::Done(op) => self.rounds.sent(op, out),
             Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
             Input::StopAt(step) => self.stop = self.stop.min(step),
-            Input::Load(_) | Input::Ran(_) | Input::Leave | Input::RunOut => {}
+            Input::Load(_) | Input::Ran(_) | Input::Leave | Input::RunOut | Input::Commit(_) => {}
         }
         self.go_on(out);
     }

@@ -89,7 +89,7 @@ const CROSSINGS: u16 = 1 << 14;
 /// A buffer's number. What happens in the flat buffers is told by place alone: an update follows its sum.
 fn buffer(buf: Buf) -> u16 {
     match buf {
-        Buf::Param | Buf::Grad | Buf::Msg(_) => 0,
+        Buf::Param | Buf::Grad | Buf::Optimiser(_) | Buf::Msg(_) => 0,
         Buf::Scratch(n) => n + 1,
         Buf::Value(n) => CROSSINGS + 2 * n,
         Buf::Slope(n) => CROSSINGS + 2 * n + 1,

@@ -30,6 +30,8 @@ pub enum Buf {
     HostedGrad(u16),
     /// What the strategy asked for in [`Participant::scratch`].
     Scratch(u16),
+    /// A block of the optimiser's memory, laid out like the parameters: only handed over to ranks that join.
+    Optimiser(u16),
     /// What crossing `n` of this rank's stage carries forward ([`crate::Stage::crossings`]): a region of
     /// [`crate::StageSetup::room`] elements for each slot, one behind the other.
     Value(u16),
@@ -181,6 +183,9 @@ pub enum Input {
     Leave,
     /// This worker has run out of work: where the others can do without it they go on, elsewhere it leaves.
     RunOut,
+    /// To a participant that has ended because a rank was lost: make the update that it has put off, if it is that of
+    /// the step before this one.
+    Commit(u64),
 }
 
 /// How a participant ended.
@@ -497,4 +502,33 @@ pub trait Participant: Send {
     fn scratch(&self) -> Vec<usize> {
         Vec::new()
     }
+
+    /// Where this rank's parameters stand, in a run whose members may change.
+    fn standing(&self) -> RankStanding {
+        RankStanding::default()
+    }
+}
+
+/// Where a rank's parameters stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankStanding {
+    /// Steps whose update was made: of a worker.
+    pub at: u64,
+    /// Whether the next one's update is complete and put off.
+    pub ready: bool,
+    /// Of a server: the updates made to each part that it holds.
+    pub parts: Vec<PartStanding>,
+    /// Ranges that it was to be handed and does not have yet.
+    pub missing: Vec<Range<usize>>,
+}
+
+/// Where a part of a server's parameters stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartStanding {
+    /// Its number among all parts.
+    pub part: u32,
+    /// Its first element in the flat buffer.
+    pub start: usize,
+    /// Updates made to it.
+    pub made: u64,
 }

@@ -235,8 +235,43 @@ pub struct SimulationDetails {
     /// The hosts of the cluster that are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostsUsed>,
+    /// Changes of the run's members, in time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub membership: Vec<MembershipChange>,
     /// How virtual time was made.
     pub simulation: Simulation,
+}
+
+/// A change of a run's members. They are numbered by the ranks that the run begins with; spares come behind them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MembershipChange {
+    /// When, in seconds of the training clock.
+    pub at_s: f64,
+    /// Members that were lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<usize>,
+    /// Members that left in time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<usize>,
+    /// Members that joined.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<usize>,
+    /// Workers from then on.
+    pub workers: usize,
+    /// Servers from then on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub servers: usize,
+    /// Steps that were done by then.
+    pub step: u64,
+    /// Steps that were begun and were made anew.
+    pub steps_anew: u64,
+    /// Seconds until the next step began.
+    pub pause_s: f64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Alike hosts of a cluster that a run uses.

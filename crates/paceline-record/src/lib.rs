@@ -43,8 +43,8 @@ mod words;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, RankState};
 pub use event::{
-    AssignedGpu, Event, EventLine, HostsUsed, RankTotals, ReplicaAccuracy, RunOrigin, RunResult, Seconds,
-    Simulation, SimulationDetails, Staleness,
+    AssignedGpu, Event, EventLine, HostsUsed, MembershipChange, RankTotals, ReplicaAccuracy, RunOrigin,
+    RunResult, Seconds, Simulation, SimulationDetails, Staleness,
 };
 pub use failure::FailureKind;
 pub use journal::{Journal, JournalError};

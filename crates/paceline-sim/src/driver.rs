@@ -6,6 +6,7 @@
 //! which they come to each.
 
 mod flight;
+mod losses;
 mod pass;
 mod repetition;
 
@@ -21,22 +22,13 @@ use crate::notes::{MessageDirection, Notes};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Arrival, SimulatedTimes, SimulationReport};
 use flight::Flight;
+pub use losses::Crash;
+pub(crate) use losses::run_generation;
 use pass::{Pass, StageRun};
 use repetition::Repetition;
 
 /// Most ranks of a run whose waiting is told by the rank that was waited for.
 const FEW: usize = 64;
-
-/// A rank that dies.
-#[derive(Clone, Copy, Debug)]
-pub struct Crash {
-    /// Who.
-    pub rank: Rank,
-    /// When.
-    pub at: Time,
-    /// How long until the others are told.
-    pub noticed_after: Time,
-}
 
 struct RankContext {
     participant: Box<dyn Participant>,
@@ -90,7 +82,9 @@ struct Driver<'a, M: RankMemory> {
     flights: Slab<Flight<M::Body>>,
     /// When the first bit of each pair's last message arrives, where latencies vary.
     last: HashMap<(Rank, Rank), Time>,
-    crash: Option<Crash>,
+    crashes: Vec<Crash>,
+    /// Whether it is over when every live rank has ended, whatever is still under way.
+    ends_with_ranks: bool,
     /// Workers that wait before a step, in the order in which they came.
     waiting: Vec<(Rank, StepStart)>,
     /// Whether servers were told to stop.
@@ -122,10 +116,7 @@ pub fn simulate<M: RankMemory>(
 ) -> SimulationReport {
     let mut driver = Driver::new(setup, participants, costs, memory, true);
     driver.start(inputs);
-    if let Some(crash) = crash {
-        driver.crash = Some(crash);
-        driver.queue.push(crash.at, Event::Crash);
-    }
+    driver.crashes(crash.as_slice());
     driver.finish(&mut |_, _| {})
 }
 
@@ -252,7 +243,8 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             inputs: Slab::default(),
             flights: Slab::default(),
             last: HashMap::new(),
-            crash: None,
+            crashes: Vec::new(),
+            ends_with_ranks: false,
             waiting: Vec::new(),
             stopped: false,
             repetition: None,
@@ -297,6 +289,16 @@ impl<'a, M: RankMemory> Driver<'a, M> {
     }
 
     fn finish(mut self, progress: Progress<'_>) -> SimulationReport {
+        self.drive(progress);
+        self.report
+    }
+
+    /// Whether a rank is alive and has not ended.
+    fn open(&self, rank: Rank) -> bool {
+        !self.members[rank].dead && self.report.outcomes[rank].is_none()
+    }
+
+    fn drive(&mut self, progress: Progress<'_>) {
         let mut events = 0;
         while let Some((now, event)) = self.queue.pop() {
             self.report.end = now + self.shift;
@@ -320,13 +322,14 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             if self.memory.enough() {
                 break;
             }
+            if self.ends_with_ranks && !(0..self.members.len()).any(|rank| self.open(rank)) {
+                break;
+            }
         }
         self.report.repeated = self.skipped;
         let last = self.report.spent.iter().map(|spent| spent.end).max();
         self.report.end = self.report.end.max(last.unwrap_or(0));
-        let open = |rank: &Rank| !self.members[*rank].dead && self.report.outcomes[*rank].is_none();
-        self.report.stuck = (0..self.members.len()).filter(open).collect();
-        self.report
+        self.report.stuck = (0..self.members.len()).filter(|rank| self.open(*rank)).collect();
     }
 
     fn put_by(&mut self, at: Time, rank: Rank, input: Input) {
@@ -367,18 +370,8 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 }
                 self.take(now, to, Input::Message { from, tag, head, body: msg });
             }
-            Event::Crash => self.die(now),
-        }
-    }
-
-    fn die(&mut self, now: Time) {
-        let Some(Crash { rank: dead, noticed_after, .. }) = self.crash else { return };
-        if self.report.outcomes[dead].is_some() {
-            return;
-        }
-        self.members[dead].dead = true;
-        for rank in (0..self.members.len()).filter(|&rank| rank != dead) {
-            self.put_by(now + noticed_after, rank, Input::Lost(dead));
+            Event::Crash(place) => self.die(now, self.crashes[place as usize]),
+            Event::Stop => self.stop_together(now),
         }
     }
 
@@ -561,7 +554,9 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 self.memory.updated(rank, updates, self.members[rank].busy);
             }
             Action::Finish(outcome) => {
-                self.step_over(rank);
+                if !matches!(outcome, Outcome::Lost(_)) {
+                    self.step_over(rank);
+                }
                 self.report.outcomes[rank] = Some(outcome);
                 self.report.spent[rank].end = self.members[rank].busy + self.shift;
             }

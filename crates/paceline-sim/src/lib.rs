@@ -5,6 +5,7 @@
 //! - `driver`: the participants, event by event; `report`: what happened; `notes`: as real runs record it
 //!   (`driver/repetition`: steps that repeat are driven once)
 //! - `recurrence`: collectives that are schedules, evaluated without their participants
+//! - `changing`: runs whose members change, generation by generation
 //! - `costs`: what things cost in virtual time: passes, links, hosts, a rank's own work
 //! - `memory`: what stands behind regions: nothing, or real numbers
 //! - `queue`: what happens when
@@ -14,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod changing;
 mod costs;
 mod driver;
 mod memory;
@@ -22,6 +24,7 @@ mod queue;
 mod recurrence;
 mod report;
 
+pub use changing::{ChangingReport, ChangingRun, GenerationReport, Revocation, run_changing};
 pub use costs::{Costs, HEADER, Host, PassPart, StageCost, StepFactor, WorkCost};
 pub use driver::{Crash, Progress, record, run, run_repeating, run_telling, simulate};
 pub use memory::{NumericMemory, RankMemory, SizesOnly, StepStart};

@@ -51,6 +51,11 @@ pub trait RankMemory {
     fn step_over(&mut self, _rank: Rank, _steps: u64, _at: Time) {}
     /// A server has applied so many updates.
     fn updated(&mut self, _rank: Rank, _updates: usize, _at: Time) {}
+    /// A member takes part in a generation of a run whose members may change: how many positions it hosts, and its
+    /// scratch lengths. What it holds of the generation before is dropped; parameters stay.
+    fn seat(&mut self, _member: usize, _positions: usize, _scratch: Vec<usize>) {}
+    /// A member has come with nothing, or come back.
+    fn forget(&mut self, _member: usize) {}
     /// Whether nobody wants to know how it goes on.
     fn enough(&self) -> bool {
         false
@@ -76,6 +81,8 @@ impl RankMemory for SizesOnly {
 pub struct NumericMemory<G> {
     ranks: Vec<Own>,
     gradient: G,
+    /// Momentum of updates.
+    momentum: f32,
     /// The worker that leaves, and the step that it does not compute.
     leaves: Option<(Rank, u64)>,
 }
@@ -85,13 +92,14 @@ struct Own {
     param: Vec<f32>,
     grads: Vec<Vec<f32>>,
     scratch: Vec<Vec<f32>>,
+    velocity: Vec<f32>,
     work: Vec<u32>,
     held: HashMap<MsgId, Vec<f32>>,
 }
 
 impl Own {
     fn buffers(&mut self) -> (Buffers<'_, Vec<f32>>, &HashMap<MsgId, Vec<f32>>) {
-        let Self { param, grads, scratch, work, held } = self;
+        let Self { param, grads, scratch, work, held, .. } = self;
         let accumulate = |dst: &mut [f32], src: &[f32]| {
             assert_eq!(dst.len(), src.len(), "a message of the region's length");
             dst.iter_mut().zip(src).for_each(|(d, s)| *d += s);
@@ -109,7 +117,14 @@ impl<G: FnMut(Rank, WorkUnit, GradientScale, &[f32], &mut [f32])> NumericMemory<
             scratch: lens.into_iter().map(|len| vec![0.0; len]).collect(),
             ..Own::default()
         };
-        Self { ranks: scratch.into_iter().map(own).collect(), gradient, leaves: None }
+        Self { ranks: scratch.into_iter().map(own).collect(), gradient, momentum: 0.0, leaves: None }
+    }
+
+    /// With momentum: an optimiser with a block of memory.
+    pub fn with_momentum(mut self, momentum: f32) -> Self {
+        self.momentum = momentum;
+        self.ranks.iter_mut().for_each(|own| own.velocity = vec![0.0; own.param.len()]);
+        self
     }
 
     /// A worker runs out of work before one of its steps.
@@ -143,6 +158,9 @@ impl<G: FnMut(Rank, WorkUnit, GradientScale, &[f32], &mut [f32])> RankMemory for
         true
     }
     fn read(&mut self, rank: Rank, region: Region) -> Vec<f32> {
+        if region.buf == Buf::Optimiser(0) {
+            return self.ranks[rank].velocity[region.range()].to_vec();
+        }
         self.ranks[rank].buffers().0.get(region).to_vec()
     }
     fn hold(&mut self, rank: Rank, msg: MsgId, body: Vec<f32>) {
@@ -151,7 +169,31 @@ impl<G: FnMut(Rank, WorkUnit, GradientScale, &[f32], &mut [f32])> RankMemory for
     fn release(&mut self, rank: Rank, msg: MsgId) {
         assert!(self.ranks[rank].held.remove(&msg).is_some(), "released twice");
     }
+    fn seat(&mut self, member: usize, positions: usize, scratch: Vec<usize>) {
+        if self.ranks.len() <= member {
+            // What a member holds that joins is nothing that could be taken for parameters.
+            let (params, momentum) = (self.ranks[0].param.len(), self.momentum > 0.0);
+            let velocity = vec![f32::NAN; if momentum { params } else { 0 }];
+            self.ranks.resize(member + 1, Own { param: vec![f32::NAN; params], velocity, ..Own::default() });
+        }
+        let own = &mut self.ranks[member];
+        own.grads.resize(positions.max(1), vec![f32::NAN; own.param.len()]);
+        own.scratch = scratch.into_iter().map(|len| vec![0.0; len]).collect();
+        own.held.clear();
+    }
+    fn forget(&mut self, member: usize) {
+        if let Some(own) = self.ranks.get_mut(member) {
+            own.param.fill(f32::NAN);
+            own.velocity.fill(f32::NAN);
+        }
+    }
     fn compute(&mut self, rank: Rank, action: &Action) {
+        if let Action::Copy { dst: Region { buf: Buf::Optimiser(_), offset, len }, src } = *action {
+            let Own { velocity, held, .. } = &mut self.ranks[rank];
+            let Buf::Msg(msg) = src.buf else { unreachable!("an optimiser's memory comes in a message") };
+            return velocity[offset..offset + len].copy_from_slice(&held[&msg]);
+        }
+        let momentum = self.momentum;
         let (mut buffers, held) = self.ranks[rank].buffers();
         let Action::Apply { params, grad, .. } = *action else {
             return buffers.compute(action, &|msg| held[&msg].as_slice());
@@ -160,6 +202,14 @@ impl<G: FnMut(Rank, WorkUnit, GradientScale, &[f32], &mut [f32])> RankMemory for
             Buf::Msg(msg) => held[&msg].clone(),
             _ => buffers.get(grad).to_vec(),
         };
-        buffers.param[params.range()].iter_mut().zip(grad).for_each(|(p, g)| *p -= g);
+        if momentum == 0.0 {
+            return buffers.param[params.range()].iter_mut().zip(grad).for_each(|(p, g)| *p -= g);
+        }
+        let Own { param, velocity, .. } = &mut self.ranks[rank];
+        let both = param[params.range()].iter_mut().zip(&mut velocity[params.range()]);
+        both.zip(grad).for_each(|((p, v), g)| {
+            *v = momentum * *v + g;
+            *p -= *v;
+        });
     }
 }

@@ -21,7 +21,10 @@ pub(crate) enum Event {
     /// A message's first bit is there.
     Reaches(u32),
     Arrived(u32),
-    Crash,
+    /// A rank dies.
+    Crash(u32),
+    /// All are to stop together, as soon as they can.
+    Stop,
 }
 
 struct Entry {

@@ -96,6 +96,8 @@ pub struct SimulationReport {
     pub sent_bytes: Vec<u64>,
     /// Messages that arrived.
     pub messages: u64,
+    /// When the first step began.
+    pub first_step: Option<Time>,
     /// Virtual time at the end.
     pub end: Time,
     /// Steps that repeat earlier ones and were not driven themselves.

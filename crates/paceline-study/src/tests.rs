@@ -52,6 +52,7 @@ fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
             dataset,
             terms,
             learn: false,
+            changes: None,
             trace: 0,
             run: "r",
             started: Started::now(),

@@ -195,8 +195,16 @@ fn prices_and_what_ifs_know_them() {
         let folder = tempfile::tempdir().unwrap();
         let mut record = record(folder.path(), &plan, RunOrigin::Simulated, registries);
         let (plan, terms, started) = (&plan, terms(registries), Started::now());
-        let scenario =
-            Scenario { plan, dataset: &dataset, terms, learn: false, trace: 1000, run: "r1", started };
+        let scenario = Scenario {
+            plan,
+            dataset: &dataset,
+            terms,
+            learn: false,
+            changes: None,
+            trace: 1000,
+            run: "r1",
+            started,
+        };
         let result = simulate(&scenario, &mut |event: Event<'_>| record.event(&event)).unwrap();
         record.finish(&result).unwrap();
         let store = Store::open(folder.path()).unwrap();

@@ -28,6 +28,7 @@ pub fn span(region: Region) -> Span {
         Buf::Grad => GRAD,
         Buf::HostedGrad(n) => HOSTED + u32::from(n),
         Buf::Scratch(n) => SCRATCH + u32::from(n),
+        Buf::Optimiser(_) => panic!("an optimiser's memory is handed over in virtual time only"),
         Buf::Value(n) => VALUES + u32::from(n),
         Buf::Slope(n) => SLOPES + u32::from(n),
         Buf::Msg(_) => panic!("a received body is not sent on"),
@@ -206,7 +207,9 @@ fn slot(buf: Buf) -> Option<usize> {
     match buf {
         Buf::Grad => Some(0),
         Buf::HostedGrad(n) => Some(usize::from(n)),
-        Buf::Param | Buf::Scratch(_) | Buf::Value(_) | Buf::Slope(_) | Buf::Msg(_) => None,
+        Buf::Param | Buf::Scratch(_) | Buf::Optimiser(_) | Buf::Value(_) | Buf::Slope(_) | Buf::Msg(_) => {
+            None
+        }
     }
 }
 
@@ -326,6 +329,7 @@ impl WholeMemory<'_> {
             Buf::Grad => &self.grads[0],
             Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch.buffers[usize::from(n)],
+            Buf::Optimiser(_) => unreachable!("an optimiser's memory is handed over in virtual time only"),
             Buf::Value(_) | Buf::Slope(_) => self.crossings.buffer(region.buf).expect("a crossing's buffer"),
             Buf::Msg(_) => unreachable!("bodies are handed over as bodies"),
         };

@@ -111,9 +111,10 @@ impl<'a> NativeSource<'a> {
         if setup.sync.always_together(setup.end()) && begin.step + 1 < setup.end() {
             let own = setup.positions(*rank);
             let hosted = !setup.one_position_each();
-            let (step, share) = match begin.unit.share + 1 {
-                next if hosted && next < own.end => (begin.step, next),
-                _ if hosted => (begin.step + 1, own.start),
+            let next = own.iter().position(|share| *share == begin.unit.share).map_or(0, |at| at + 1);
+            let (step, share) = match own.get(next) {
+                Some(next) if hosted => (begin.step, *next),
+                _ if hosted => (begin.step + 1, own[0]),
                 _ => (begin.step + 1, begin.unit.share),
             };
             let unit = WorkUnit { step: begin.unit.step + (step - begin.step), share };

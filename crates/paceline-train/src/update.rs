@@ -22,6 +22,8 @@ pub struct Update {
     inherited: Option<Range>,
     /// Parameters that stay as they are: where they start, and what they are.
     frozen: Vec<(usize, Vec<f32>)>,
+    /// What another one's optimiser remembered, block by block, laid out like the parameters.
+    taken_over: Vec<Vec<f32>>,
 }
 
 /// What is made of a gradient.
@@ -106,7 +108,7 @@ impl Update {
     }
 
     fn by(rule: Rule) -> Self {
-        Self { rule, ranges: HashMap::new(), inherited: None, frozen: Vec::new() }
+        Self { rule, ranges: HashMap::new(), inherited: None, frozen: Vec::new(), taken_over: Vec::new() }
     }
 
     /// Sets the present learning rate of the worker whose gradient comes next, as a multiple of the first one.
@@ -155,6 +157,45 @@ impl Update {
         self.ranges.insert(start, Range { memory: memory.to_vec(), updates });
     }
 
+    /// Blocks of what the optimiser remembers, each as long as the parameters.
+    pub fn blocks(&self) -> usize {
+        match &self.rule {
+            Rule::Optimise(own) => (own.optimiser.memory)(&own.settings),
+            _ => 0,
+        }
+    }
+
+    /// What the optimiser remembers of a range of the flat buffer, in one of its blocks: zeros before the first update.
+    pub fn block(&self, block: usize, range: ops::Range<usize>) -> Vec<f32> {
+        let inherited = |i: usize| {
+            let known = &self.inherited.as_ref()?.memory;
+            known.get(block * (known.len() / self.blocks().max(1)) + i)
+        };
+        let given = |i: usize| {
+            let known = self.taken_over.get(block).and_then(|known| known.get(i));
+            known.or_else(|| inherited(i)).copied().unwrap_or(0.0)
+        };
+        let mut values: Vec<f32> = range.clone().map(given).collect();
+        for (start, known) in &self.ranges {
+            let len = known.memory.len() / self.blocks().max(1);
+            let memory = &known.memory[block * len..];
+            for i in range.start.max(*start)..range.end.min(start + len) {
+                values[i - range.start] = memory[i - start];
+            }
+        }
+        values
+    }
+
+    /// Takes over what another one's optimiser remembers, in one of its blocks, of the parameters from `offset` on.
+    pub fn take_over(&mut self, block: usize, offset: usize, values: &[f32]) {
+        let end = offset + values.len();
+        self.ranges.retain(|start, _| !(offset..end).contains(start));
+        self.taken_over.resize(self.taken_over.len().max(block + 1), Vec::new());
+        let known = &mut self.taken_over[block];
+        known.resize(known.len().max(end), 0.0);
+        known[offset..end].copy_from_slice(values);
+    }
+
     /// What was inherited, if nothing was made of it yet: its updates, its numbers.
     pub(crate) fn inherited(&self) -> Option<(u64, &[f32])> {
         let inherited = self.inherited.as_ref().filter(|_| self.ranges.is_empty())?;
@@ -179,11 +220,13 @@ impl Update {
             Rule::Optimise(own) => {
                 let lr = own.rate.at(step) * if whole { own.rate.whole } else { 1.0 };
                 let blocks = (own.optimiser.memory)(&own.settings);
-                let inherited = || match &self.inherited {
-                    Some(all) => all.part(offset, params.len(), blocks),
-                    None => Range::default(),
+                let known = || {
+                    let len = params.len();
+                    let taken_over = Range::taken_over(&self.taken_over, blocks, offset, len, step);
+                    let inherited = || Some(self.inherited.as_ref()?.part(offset, len, blocks));
+                    taken_over.or_else(inherited).unwrap_or_default()
                 };
-                let range = self.ranges.entry(offset).or_insert_with(inherited);
+                let range = self.ranges.entry(offset).or_insert_with(known);
                 range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
             }
             Rule::Script(own) => {
@@ -204,6 +247,15 @@ impl Update {
 }
 
 impl Range {
+    /// What was taken over of the range before its update of a step: every step before that was an update.
+    fn taken_over(known: &[Vec<f32>], blocks: usize, offset: usize, len: usize, step: u64) -> Option<Self> {
+        if known.len() < blocks.max(1) || known.iter().any(|block| block.len() < offset + len) {
+            return None;
+        }
+        let memory = known[..blocks].iter().flat_map(|block| &block[offset..offset + len]).copied();
+        Some(Self { memory: memory.collect(), updates: step })
+    }
+
     /// What is remembered of a part of the range, in so many blocks.
     fn part(&self, offset: usize, len: usize, blocks: usize) -> Self {
         let whole = self.memory.len() / blocks.max(1);

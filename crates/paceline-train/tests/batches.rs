@@ -3,13 +3,15 @@
 
 mod ranks;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_data::Dataset;
+use paceline_nn::Compute;
 use paceline_plan::{Plan, TrainingLength};
 use paceline_protocol::{STRATEGIES, find};
 use paceline_random::{Purpose, Stream};
-use paceline_train::{Layout, Segment, model, worker};
+use paceline_train::{Layout, Segment, Update, model, worker};
 use paceline_wire::TRANSPORTS;
 
 use ranks::{Ran, Way, choose, digits, plan, typed};
@@ -85,6 +87,57 @@ fn so_it_is_over_every_transport_with_every_family_of_codecs_and_with_batch_norm
     assert!(two.params[0] == four.params[0]);
     // Each position has statistics of its own: those of the four workers, in their order.
     assert!(!two.states[0].is_empty() && two.states.concat() == four.states.concat());
+}
+
+#[test]
+fn where_members_may_change_a_run_that_nothing_happens_to_gives_the_same_parameters_over_every_transport() {
+    let dataset = digits();
+    let changing = || Way { members: true, ..Way::default() };
+    for strategy in strategies() {
+        let base = small("mlp", strategy, "adam", SHARES);
+        let want = &go(&base, &dataset, "inproc", Way::default()).params;
+        let others = if strategy == "ps" { 0 } else { TRANSPORTS.len() - 2 };
+        for transport in TRANSPORTS.iter().skip(others) {
+            let got = go(&base, &dataset, transport.name, changing()).params;
+            assert!(got == *want, "{strategy} over {}", transport.name);
+        }
+        assert!(go(&base, &dataset, "inproc", changing()).params == *want, "{strategy}");
+    }
+    let base = small("mlp", "ring-allreduce", "adam", SHARES);
+    let want = &go(&base, &dataset, "inproc", Way::default()).params;
+    for transport in TRANSPORTS {
+        let fewer = Plan { workers: 3, shares: Some(SHARES), ..base.clone() };
+        let got = go(&fewer, &dataset, transport.name, changing()).params;
+        assert!(got.iter().all(|got| *got == want[0]), "over {}", transport.name);
+    }
+}
+
+#[test]
+fn what_an_optimiser_remembers_can_be_taken_over_in_any_pieces() {
+    let plan = small("mlp", "ring-allreduce", "adam", 2);
+    let (plan, compute) = (typed(&plan), Arc::new(Compute::new(1, false)));
+    let new = || Update::new(&plan, 100, Arc::clone(&compute));
+    let grads: Vec<f32> = (0..10).map(|i| i as f32 * 0.1 - 0.4).collect();
+    let step = |update: &mut Update, params: &mut [f32], step: u64| {
+        for lane in [4..10, 0..4] {
+            update.apply(lane.start, &mut params[lane.clone()], &grads[lane], step, true);
+        }
+    };
+    let (mut one, mut params) = (new(), vec![0.5; 10]);
+    (0..3).for_each(|n| step(&mut one, &mut params, n));
+    assert_eq!(one.blocks(), 2);
+    let take_over = |from: &Update| {
+        let mut to = new();
+        for (block, piece) in [(0, 7..10), (1, 0..10), (0, 0..7)] {
+            to.take_over(block, piece.start, &from.block(block, piece));
+        }
+        to
+    };
+    // Handed on once more before it is used.
+    let (mut two, mut copy) = (take_over(&take_over(&one)), params.clone());
+    (3..5).for_each(|n| step(&mut one, &mut params, n));
+    (3..5).for_each(|n| step(&mut two, &mut copy, n));
+    assert_eq!(params, copy);
 }
 
 #[test]

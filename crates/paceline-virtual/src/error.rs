@@ -32,6 +32,9 @@ pub enum VirtualError {
     /// Ranks wait for each other for ever: a fault of the strategy.
     #[error("after {steps} steps these ranks wait for ever: {ranks:?}")]
     Stuck { ranks: Vec<usize>, steps: usize },
+    /// Members were lost that the run cannot do without.
+    #[error("at {at_s:.3} s of virtual time, after {step} steps: {why}")]
+    Members { at_s: f64, step: u64, why: String, hint: String },
 }
 
 /// Reads a file that a flag names.

@@ -13,7 +13,7 @@ use paceline_launch::whole_model;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Graph, Outcome, Pass};
 use paceline_pipeline::StagePlan;
-use paceline_protocol::{Action, MsgId, Rank, Region, ReplicaAgreement, Setup, Time, Work};
+use paceline_protocol::{Action, Buf, MsgId, Rank, Region, ReplicaAgreement, Setup, Time, Work};
 use paceline_record::Event;
 use paceline_resolve::TypedPlan;
 use paceline_sim::{RankMemory, StepStart};
@@ -96,6 +96,26 @@ pub struct Learning<'a, 'r> {
     ends_at_target: bool,
     together: bool,
     reached: bool,
+    /// Whether members change, and the steps behind which the model was evaluated last: members are then numbered, and
+    /// the first who is there shows the model that all have.
+    pub changing: bool,
+    shown: u64,
+    fresh: Fresh,
+}
+
+/// What a member begins with that joins.
+struct Fresh {
+    compute: Arc<Compute>,
+    frozen: Vec<std::ops::Range<usize>>,
+    params: Vec<f32>,
+}
+
+impl Fresh {
+    fn update(&self, plan: &TypedPlan<'_>, samples: usize) -> Update {
+        let mut update = Update::new(plan, samples, Arc::clone(&self.compute));
+        update.freeze(&self.frozen, &self.params);
+        update
+    }
 }
 
 impl<'a, 'r> Learning<'a, 'r> {
@@ -145,6 +165,8 @@ impl<'a, 'r> Learning<'a, 'r> {
             (0..setup.workers).map(stage).collect()
         };
         let stages = stages.map_or_else(Vec::new, learner);
+        let frozen = frozen.into_iter().next().unwrap_or_default();
+        let fresh = Fresh { compute: Arc::clone(&compute), frozen, params };
         let replica = Replica::new(&plan, graph, compute);
         let ends_at_target = plan.stop_at_target;
         Ok(Self {
@@ -166,6 +188,9 @@ impl<'a, 'r> Learning<'a, 'r> {
             ends_at_target,
             together,
             reached: false,
+            changing: false,
+            shown: setup.from,
+            fresh,
         })
     }
 
@@ -259,6 +284,33 @@ impl<'a, 'r> Learning<'a, 'r> {
         self.tell(step, at, &all, state);
     }
 
+    /// Blocks of what the optimiser remembers.
+    pub fn blocks(&self) -> usize {
+        self.ranks[0].update.blocks()
+    }
+
+    /// A worker's parameters, and the statistics of its first position.
+    pub fn model_of(&self, member: usize) -> (Vec<f32>, Vec<f32>) {
+        let own = &self.ranks[member];
+        (own.params.to_vec(), own.state[..self.state].to_vec())
+    }
+
+    /// A member is the first to have finished a step of a run whose members change.
+    fn show(&mut self, member: usize, steps: u64, at: Time) {
+        self.shown = steps;
+        if steps.is_multiple_of((self.setup.end() / PROGRESS).max(1)) {
+            let samples = self.order.samples_before(steps);
+            let train_loss = self.ranks[member].last.mean_loss();
+            (self.report)(Event::Progress { step: steps, samples, train_s: at as f64 * 1e-9, train_loss });
+        }
+        let every = self.plan.eval_every;
+        let due = every.map_or(self.order.ends_epoch(steps - 1), |every| steps.is_multiple_of(every));
+        if due || steps == self.setup.end() {
+            let (params, state) = self.model_of(member);
+            self.tell(steps, at, &params, state);
+        }
+    }
+
     /// Units of work between two looks at the servers' model; none where workers evaluate by themselves, or where
     /// the model has state that servers do not see.
     fn look_every(&self) -> Option<u64> {
@@ -329,6 +381,9 @@ impl RankMemory for Learning<'_, '_> {
     }
 
     fn read(&mut self, rank: Rank, region: Region) -> Body {
+        if let Buf::Optimiser(block) = region.buf {
+            return self.ranks[rank].update.block(usize::from(block), region.range()).into();
+        }
         let (whole, _) = self.ranks[rank].whole();
         let mut body = Vec::with_capacity(region.len);
         whole.slices(span(region), &mut |slice| body.extend_from_slice(slice));
@@ -347,7 +402,37 @@ impl RankMemory for Learning<'_, '_> {
         self.ranks[rank].bodies[msg as usize] = None;
     }
 
+    fn seat(&mut self, member: usize, positions: usize, scratch: Vec<usize>) {
+        let (own, numbers) = (&mut self.ranks[member], self.setup.params);
+        let seated = (|| {
+            while own.grads.len() < positions {
+                own.grads.push(Allocator::Private.zeros(numbers)?);
+            }
+            own.scratch = Scratch::new(scratch, Allocator::Private)?;
+            Ok(())
+        })();
+        if let Err(source) = seated {
+            self.failed = self.failed.take().or(Some(TrainError::Memory { numbers, source }));
+        }
+        // A position that it had not before has the statistics of the first one.
+        let first = own.state[..self.state].to_vec();
+        while own.state.len() < positions * self.state {
+            own.state.extend_from_slice(&first);
+        }
+        own.bodies.clear();
+    }
+
+    fn forget(&mut self, member: usize) {
+        self.ranks[member].params.fill(f32::NAN);
+        self.ranks[member].update = self.fresh.update(&self.plan, self.dataset.train.len());
+    }
+
     fn compute(&mut self, rank: Rank, action: &Action) {
+        if let Action::Copy { dst: Region { buf: Buf::Optimiser(block), offset, .. }, src } = *action {
+            let LearningRank { update, bodies, .. } = &mut self.ranks[rank];
+            let Buf::Msg(msg) = src.buf else { unreachable!("an optimiser's memory comes in a message") };
+            return update.take_over(usize::from(block), offset, Bodies(bodies).get(msg));
+        }
         let (mut whole, bodies) = self.ranks[rank].whole();
         let done = whole.compute(action, bodies);
         debug_assert!(done, "whole memory does everything at once: {action:?}");
@@ -355,6 +440,12 @@ impl RankMemory for Learning<'_, '_> {
 
     fn step_over(&mut self, rank: Rank, steps: u64, at: Time) {
         let workers = self.setup.workers;
+        if self.changing && steps <= self.shown {
+            return;
+        }
+        if self.changing {
+            return self.show(rank, steps, at);
+        }
         // The last stage knows the loss.
         let first = rank + 1 == self.setup.stage_count();
         if first && steps.is_multiple_of((self.setup.end() / PROGRESS).max(1)) {

@@ -7,6 +7,7 @@
 //! - `pass`: passes of networks, and how far a calibration knows them
 //! - [`calibrate`]: measures a machine, and passes of plans
 //! - `price`: a plan's costs, out of the two; `paths`: the averaging paths that cost the least
+//! - `changes`: members that change: who is taken away when, as a file, and what comes of it
 //! - `learn`: real gradients in the simulated order
 //! - [`run`]: a plan from its costs to its result; `rows`: its steps, messages and waits for the record
 //! - `script`: a plan whose script was recorded or measured, by what that tells of it; `script_time`: a script in a calibration
@@ -22,6 +23,7 @@
 
 pub mod calibrate;
 mod calibration;
+mod changes;
 mod cluster;
 pub mod compare;
 mod error;
@@ -38,6 +40,7 @@ pub mod whatif;
 pub mod words;
 
 pub use calibration::{Calibration, MedianEstimate};
+pub use changes::{MemberChanges, Revocations, RevokedRank};
 pub use cluster::Cluster;
 pub use error::VirtualError;
 pub use pass::{PassCoverage, PassKey};

@@ -82,7 +82,8 @@ pub fn predict(
     let learn = learn && plan.target_accuracy.is_some();
     let run = |terms: Terms<'_>, learn: bool| -> Result<RunResult, VirtualError> {
         let started = Started::now();
-        let scenario = Scenario { plan, dataset, terms, learn, trace: 0, run: "prediction", started };
+        let scenario =
+            Scenario { plan, dataset, terms, learn, changes: None, trace: 0, run: "prediction", started };
         run::run(&scenario, &mut |_| {})
     };
     let middle = run(*terms, learn)?;

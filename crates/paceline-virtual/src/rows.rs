@@ -29,7 +29,7 @@ pub fn tell(
                 share(rank / stages.stages.len(), setup.replicas()) * u64::from(last)
             }
             _ => {
-                let own = setup.positions(rank).filter(|_| rank < setup.workers);
+                let own = setup.positions(rank).into_iter().filter(|_| rank < setup.workers);
                 own.map(|position| share(position, setup.shares())).sum()
             }
         }

@@ -7,7 +7,7 @@ use paceline_data::{Dataset, Order};
 use paceline_launch::RankAccount;
 use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
-use paceline_nn::Graph;
+use paceline_nn::{Compute, Graph};
 use paceline_pipeline::StagePlan;
 use paceline_plan::{Plan, PlanError};
 use paceline_protocol::exchange::lanes;
@@ -20,9 +20,10 @@ use paceline_record::{Event, HostsUsed, RunResult, Simulation, SimulationDetails
 use paceline_resolve::{TypedPlan, paths};
 use paceline_sim::{Costs, SimulationReport, SizesOnly, evaluate};
 use paceline_train::model::{self, params_sha256};
-use paceline_train::{Layout, native, worker};
+use paceline_train::{Layout, Update, native, worker};
 
 use crate::calibration::Calibration;
+use crate::changes::{self, Changed, MemberChanges};
 use crate::error::VirtualError;
 use crate::learn::{Learning, LearningTask};
 use crate::price::{self, PassTiming, Terms};
@@ -37,6 +38,8 @@ pub struct Scenario<'a> {
     pub terms: Terms<'a>,
     /// Whether gradients are computed.
     pub learn: bool,
+    /// How the run's members change, if they may.
+    pub changes: Option<&'a MemberChanges>,
     /// Messages and waits of each rank that are told one by one, at most; with any, steps are as well.
     pub trace: u64,
     pub run: &'a str,
@@ -194,14 +197,21 @@ pub fn run_watched(
     conditions.begin(&stage, report);
     let gather = Gather::new(&stage.placed, stage.samples, None);
     let began = Instant::now();
-    let (happened, by, gather, model) = if learn {
+    let mut changed = None;
+    let (happened, by, gather, model) = if let Some(changes) = scenario.changes {
+        let (of, gather) = change(scenario, changes, &stage, gather, report)?;
+        let (happened, model) = (of.happened.clone(), of.model.clone());
+        changed = Some(of);
+        (happened, "events", gather, model)
+    } else if learn {
         let (happened, gather, model) = self::learn(scenario, &stage, gather, report)?;
         (happened, "events", gather, model)
     } else {
         let (happened, by) = time(&stage, trace, watch);
         (happened, by, gather, None)
     };
-    let mut result = conditions.end(&stage, (&happened, by, began), gather, model, report)?;
+    let driven = Driven { happened, by, began, changed };
+    let mut result = conditions.end(&stage, driven, gather, model, report)?;
     if !learn {
         // Nothing was computed that could be told.
         [result.train_loss, result.final_loss, result.final_accuracy] = [f64::NAN; 3];
@@ -223,10 +233,21 @@ pub fn run_script(
     let began = Instant::now();
     let (happened, by) = time(&stage, trace, watch);
     let gather = Gather::new(&stage.placed, None, None);
-    let mut result = conditions.end(&stage, (&happened, by, began), gather, None, report)?;
+    let driven = Driven { happened, by, began, changed: None };
+    let mut result = conditions.end(&stage, driven, gather, None, report)?;
     result.train_loss = f64::NAN;
     result.params_sha256.clear();
     Ok(result)
+}
+
+/// A run that was driven since `began`.
+struct Driven {
+    happened: SimulationReport,
+    /// As a schedule, or event by event.
+    by: &'static str,
+    began: Instant,
+    /// How its members changed, if they might.
+    changed: Option<Changed>,
 }
 
 impl Conditions<'_> {
@@ -242,11 +263,11 @@ impl Conditions<'_> {
         });
     }
 
-    /// What came of it; it was driven since `began`.
+    /// What came of it.
     fn end(
         &self,
         stage: &PreparedRun,
-        (happened, by, began): (&SimulationReport, &'static str, Instant),
+        Driven { happened, by, began, changed }: Driven,
         mut gather: Gather<'_>,
         model: Option<String>,
         report: &mut dyn FnMut(Event<'_>),
@@ -254,9 +275,9 @@ impl Conditions<'_> {
         let seconds = began.elapsed().as_secs_f64();
         if !happened.stuck.is_empty() {
             let steps = happened.finished.iter().map(Vec::len).min().unwrap_or(0);
-            return Err(VirtualError::Stuck { ranks: happened.stuck.clone(), steps });
+            return Err(VirtualError::Stuck { ranks: happened.stuck, steps });
         }
-        tell(&self.terms, stage, happened, &mut gather, report);
+        tell(&self.terms, stage, &happened, &mut gather, report);
         let mut result = gather.result(self.run, self.startup, self.started, model);
         let simulation = Simulation {
             by: by.into(),
@@ -265,6 +286,10 @@ impl Conditions<'_> {
             real_total_s: result.seconds.total,
             rss_peak_bytes: process::peak_memory_bytes(),
         };
+        if let Some(changed) = &changed {
+            let end = stage.setup.end();
+            changed.correct(&mut result, end, stage.order.samples_before(end));
+        }
         result.seconds.total = self.startup + result.seconds.train;
         let (hosts, cost) = hosts(&self.terms, &stage.placed, result.seconds.train);
         result.simulated = Some(Box::new(SimulationDetails {
@@ -272,6 +297,7 @@ impl Conditions<'_> {
             cost,
             currency: self.terms.cluster.and_then(|cluster| cluster.currency.clone()),
             hosts,
+            membership: changed.map_or_else(Vec::new, |changed| changed.changes),
             simulation,
         }));
         Ok(result)
@@ -351,6 +377,50 @@ fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
     all * (setup.end() - setup.from) as f64
 }
 
+/// A run whose members change: time alone, or with learning.
+fn change<'a>(
+    scenario: &'a Scenario<'_>,
+    changes: &MemberChanges,
+    stage: &'a PreparedRun,
+    gather: Gather<'a>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<(Changed, Gather<'a>), VirtualError> {
+    let PreparedRun { placed, strategy, setup, costs, .. } = stage;
+    changes.check(placed, strategy, setup)?;
+    let run = (*strategy, setup, costs);
+    if scenario.learn {
+        let members = setup.world() + changes.spares;
+        let mut learning = learning(scenario, stage, vec![Vec::new(); members], gather, report)?;
+        let changed = changes::learn(changes, placed, run, &mut learning)?;
+        return Ok((changed, learning.gather));
+    }
+    let plan = TypedPlan::new(placed, scenario.terms.registries)?;
+    let samples = stage.samples.expect("a native network's split");
+    let update = Update::new(&plan, samples, Arc::new(Compute::new(1, false)));
+    Ok((changes::time_alone(changes, placed, run, update.blocks())?, gather))
+}
+
+/// The ranks' memory: `scratch` gives each rank's scratch lengths.
+fn learning<'a, 'r>(
+    scenario: &'a Scenario<'_>,
+    stage: &'a PreparedRun,
+    scratch: Vec<Vec<usize>>,
+    gather: Gather<'a>,
+    report: &'r mut dyn FnMut(Event<'_>),
+) -> Result<Learning<'a, 'r>, VirtualError> {
+    let PreparedRun { placed, graph, strategy, setup, stages, .. } = stage;
+    let lesson = LearningTask {
+        plan: TypedPlan::new(placed, scenario.terms.registries)?,
+        dataset: scenario.dataset,
+        setup,
+        agreement: (strategy.agreement)(setup),
+        together: strategy.deterministic(setup),
+        graph: graph.clone().expect("a native network"),
+        stages: stages.as_ref(),
+    };
+    Ok(Learning::new(lesson, scratch, gather, report)?)
+}
+
 /// Time and learning; the hash of the evaluated model, where that is no rank's own.
 fn learn<'a>(
     scenario: &'a Scenario<'_>,
@@ -358,21 +428,11 @@ fn learn<'a>(
     gather: Gather<'a>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(SimulationReport, Gather<'a>, Option<String>), VirtualError> {
-    let PreparedRun { placed, graph, strategy, setup, costs, stages, .. } = stage;
+    let PreparedRun { placed, strategy, setup, costs, stages, .. } = stage;
     let agreement = (strategy.agreement)(setup);
     let participants = stage.participants();
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
-    let (dataset, graph) = (scenario.dataset, graph.clone().expect("a native network"));
-    let lesson = LearningTask {
-        plan: TypedPlan::new(placed, scenario.terms.registries)?,
-        dataset,
-        setup,
-        agreement,
-        together: strategy.deterministic(setup),
-        graph,
-        stages: stages.as_ref(),
-    };
-    let mut learning = Learning::new(lesson, scratch, gather, report)?;
+    let mut learning = learning(scenario, stage, scratch, gather, report)?;
     let happened = match scenario.trace {
         0 => paceline_sim::run(setup, participants, costs, &mut learning),
         trace => {

@@ -37,8 +37,16 @@ fn simulated(plan: &Plan, learn: bool, trace: u64) -> (RunResult, Vec<(usize, Tr
     let typed = TypedPlan::new(plan, &registries).unwrap();
     let dataset = typed.dataset().unwrap().load(&Default::default(), &model::settings(plan)).unwrap();
     let terms = Terms { registries: &registries, calibration: None, cluster: None, jitter: None };
-    let scenario =
-        Scenario { plan, dataset: &dataset, terms, learn, trace, run: "r1", started: Started::now() };
+    let scenario = Scenario {
+        plan,
+        dataset: &dataset,
+        terms,
+        learn,
+        changes: None,
+        trace,
+        run: "r1",
+        started: Started::now(),
+    };
     let mut passes = Vec::new();
     let result = simulate(&scenario, &mut |event| {
         if let Event::Batch { rank, batch } = event {

@@ -87,7 +87,8 @@ fn simulated(plan: &Plan) -> Ran {
     let dataset = typed.dataset().unwrap().load(&Default::default(), &model::settings(plan)).unwrap();
     let terms = Terms { registries: &registries, calibration: None, cluster: None, jitter: None };
     let (run, started) = ("r1", Started::now());
-    let scenario = Scenario { plan, dataset: &dataset, terms, learn: true, trace: 0, run, started };
+    let scenario =
+        Scenario { plan, dataset: &dataset, terms, learn: true, changes: None, trace: 0, run, started };
     let mut evaluations = Vec::new();
     let result = simulate(&scenario, &mut |event: Event<'_>| {
         if let Event::Evaluation { step, accuracy, .. } = event {

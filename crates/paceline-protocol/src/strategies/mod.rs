@@ -23,8 +23,10 @@ use paceline_registry::Registry;
 
 use crate::codec::{self, Coder};
 use crate::collective;
+use crate::commit::Commit;
 use crate::consistency::{BSP, Consistency, ConsistencyModel};
 use crate::departure::Departure;
+use crate::handover::HandingOver;
 use crate::hosting::{Hosting, MOST_POSITIONS};
 use crate::options::{Options, Parameter};
 use crate::schedule::CollectivePath;
@@ -204,19 +206,45 @@ impl Protocols {
 }
 
 impl Strategy {
-    /// The participant of a rank: with all its positions, and able to end when a worker leaves.
+    /// The participant of a rank: with all its positions, and able to end when a worker leaves. In a run whose members
+    /// may change, its parameters are those of a step whenever it ends.
     pub fn participant(&self, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
         let inner = match setup.one_position_each() {
             _ if setup.stages.is_some() => staged::participant(self, setup, rank),
             true => (self.make)(setup, rank),
             false => Box::new(Hosting::new(self, setup, rank)),
         };
-        let links = self.links_of(setup, rank);
-        Box::new(Departure::new(inner, rank, links, setup.generation, self.deterministic(setup)))
+        let links = self.exchange_links(setup, rank);
+        let departs =
+            Box::new(Departure::new(inner, rank, links, setup.generation, self.deterministic(setup)));
+        let Some(members) = &setup.membership else { return departs };
+        let commits: Box<dyn Participant> = match rank < setup.workers {
+            true => {
+                let (workers, votes) = (setup.workers, !self.servers);
+                Box::new(Commit::new(departs, rank, workers, setup.generation, setup.from, votes))
+            }
+            false => departs,
+        };
+        Box::new(HandingOver::new(commits, setup, members, rank))
     }
 
     /// The ranks that a rank exchanges messages with.
     pub fn links_of(&self, setup: &Setup, rank: Rank) -> Vec<Rank> {
+        let mut links = self.exchange_links(setup, rank);
+        if let Some(members) = &setup.membership {
+            links.extend(HandingOver::links(members, rank));
+            if !self.servers {
+                links.extend(Commit::links(rank, setup.workers));
+            }
+            links.retain(|peer| *peer != rank);
+            links.sort_unstable();
+            links.dedup();
+        }
+        links
+    }
+
+    /// The ranks that a rank's positions exchange messages with.
+    fn exchange_links(&self, setup: &Setup, rank: Rank) -> Vec<Rank> {
         match setup.one_position_each() {
             _ if setup.stages.is_some() => staged::links(self, setup, rank),
             true => (self.links)(setup, rank),
@@ -245,6 +273,38 @@ impl Strategy {
                            use --sync bsp"
                     .into(),
             );
+        }
+        Ok(())
+    }
+
+    /// Refuses what cannot go on with other members: a run's shares give the same numbers whoever computes them only if
+    /// nothing else is kept by single workers.
+    pub fn check_membership(&self, setup: &Setup, backups: bool) -> Result<(), Refusal> {
+        let refuse = |flag: &str, value: &str, problem: &str| Err(Refusal::new(flag, value, problem));
+        if setup.averages == Averages::Weights || !(self.path.is_some() || self.servers) {
+            let problem = "every worker has weights of its own, which are lost with it: members can change where \
+                           gradients are averaged along an exact path (e.g. --strategy ring-allreduce) or by servers";
+            return refuse("--strategy", self.name, problem);
+        }
+        if let Some(stages) = &setup.stages {
+            let problem = "a stage's parameters are with its ranks alone: members can change without stages";
+            return Err(Refusal::new("--stages", stages.stages.len(), problem));
+        }
+        if !setup.sync.is_bsp() {
+            let problem = "members can change under --sync bsp only: elsewhere no step is everybody's";
+            return refuse("--sync", "", problem);
+        }
+        // Pushes to servers have error feedback with every codec.
+        let rests = |coder: &Coder| self.servers || coder.codec.family != codec::Family::PerHop;
+        if let Some(coder) = setup.coder.filter(rests) {
+            let problem = "what a worker has not sent yet is lost with it: members can change without compression, or \
+                           with fp16 along an exact path";
+            return Err(Refusal::new("--compression", coder, problem));
+        }
+        if backups && setup.servers < 2 {
+            let problem =
+                "the backup of a server's shard is another server: give --strategy ps --servers 2, or more";
+            return refuse("--backup", "1", problem);
         }
         Ok(())
     }

@@ -88,6 +88,7 @@ impl<M: RankMemory> Driver<'_, M> {
 
     fn begin_pass(&mut self, rank: Rank, begin: StepStart) {
         let StepStart { step, unit, scale, .. } = begin;
+        self.report.first_step = self.report.first_step.or(Some(self.members[rank].busy));
         if self.detailed {
             self.report.steps.push(StartedStep { at: self.members[rank].busy, rank, step, unit, scale });
         }

@@ -172,7 +172,7 @@ impl<M: RankMemory> Driver<'_, M> {
                     repetition.flight(self.flights.get(place), now, &mut words);
                 }
                 // Only before the first step, or at the end of a run.
-                Event::Input(_) | Event::Crash => words.push(7),
+                Event::Input(_) | Event::Crash(_) | Event::Stop => words.push(7),
             }
         }
         words

@@ -52,7 +52,7 @@ fn shares_give_the_parameters_of_as_many_workers_whoever_computes_them() {
                 let name = format!("{} seed {seed}: {} on {workers}", case.name(), whole.workers);
                 assert_eq!(report.stuck, [0usize; 0], "{name}");
                 for (rank, got) in got.iter().enumerate() {
-                    let position = hosted.positions(rank).start;
+                    let position = hosted.positions(rank)[0];
                     assert!(*got == want[position], "{name}, rank {rank}");
                 }
                 let mut units: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.unit.share)).collect();

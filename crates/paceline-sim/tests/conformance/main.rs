@@ -2,6 +2,7 @@
 //! every consistency model, codec and variant that it has. What holds for every strategy is in `paceline-conformance`;
 //! what single ones promise is here.
 
+mod changing;
 mod consistency;
 mod exact;
 mod faults;

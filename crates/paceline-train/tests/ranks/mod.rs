@@ -10,7 +10,7 @@ use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Outcome};
 use paceline_pipeline::StageMemory;
 use paceline_plan::{Placement, Plan, TrainingLength};
-use paceline_protocol::{Options, Protocols, Setup, Strategy, Trace, find};
+use paceline_protocol::{Membership, Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
 use paceline_resolve::{Registries, TypedPlan, paths};
 use paceline_train::worker::WorkerEvent;
@@ -162,6 +162,8 @@ pub struct Way {
     pub stop: Option<u64>,
     /// The worker that runs out of work after this many units.
     pub leaves: Option<(usize, u64)>,
+    /// Whether members may change, and servers have backups.
+    pub members: bool,
 }
 
 /// A network whose data may run out.
@@ -236,7 +238,10 @@ pub fn run(
     let graph = Arc::new(model::graph(&typed(plan), dataset).unwrap());
     let plan = &typed(plan);
     let stages = &plan.stage_plan(&graph).unwrap();
-    let setup = worker::staged_setup(plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len());
+    let mut setup = worker::staged_setup(plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len());
+    if way.members {
+        setup = Membership::first(&setup, true).setup(&setup, 0, None, 0);
+    }
     let transports = match over {
         "inproc" => {
             inproc::mesh(setup.world()).into_iter().map(|t| Box::new(t) as Box<dyn Transport>).collect()
@@ -244,7 +249,7 @@ pub fn run(
         _ => sockets(&setup, strategy, over),
     };
     let (setup, graph) = (&setup, &graph);
-    let Way { stretches, restored, stop, leaves } = way;
+    let Way { stretches, restored, stop, leaves, .. } = way;
     let parts = Mutex::new(vec![None; setup.world()]);
     let left_at = &Mutex::new(None::<Instant>);
     let (kept, stretches) = (&parts, &stretches);

@@ -25,6 +25,7 @@ mod kept;
 mod machines;
 mod matrix;
 mod measure;
+mod members;
 mod model_files;
 mod namespaces;
 mod network;

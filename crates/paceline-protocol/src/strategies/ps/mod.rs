@@ -9,7 +9,13 @@
 //! from every shard. Where a decision depends on time (dssp, adaptive, the greedy switch), shard 0 decides
 //! and tells the other shards, which obey. Shard 0 also hands out the work, a unit (one share of a global
 //! batch) with each answer, and says with it whether that unit is part of a synchronous step.
+//!
+//! With backups (under bsp), a shard sends the sum of each part to its backup, which makes the same update and says so;
+//! then the workers are answered. So what a worker has, both copies have, and either can go on alone. Where a run goes on
+//! after a loss, the step that was not complete is made anew from the same gradients: a copy that has a part's update
+//! already ([`Setup::ahead`]) does not make it twice.
 
+mod backup;
 mod server;
 mod straggling;
 mod worker;
@@ -46,17 +52,23 @@ pub(super) const PS: Strategy = Strategy {
     make: |setup, rank| {
         if rank < setup.workers {
             Box::new(worker::Worker::new(setup, rank))
-        } else {
+        } else if rank < setup.world() {
             Box::new(server::Server::new(setup, rank - setup.workers))
+        } else {
+            Box::new(backup::Backup::new(setup, rank - setup.world()))
         }
     },
     links: |setup, rank| {
         let first = setup.workers;
+        if let Some(shard) = rank.checked_sub(setup.world()) {
+            return vec![setup.server(shard)];
+        }
+        let backup = (setup.backups && rank >= first).then(|| setup.backup(rank.saturating_sub(first)));
         let others = if setup.sync.central { first + 1..setup.world() } else { 0..0 };
         match rank {
             worker if worker < first => (first..setup.world()).collect(),
-            server if server == first => (0..first).chain(others).collect(),
-            _ => (0..first).chain(others.start.checked_sub(1)).collect(),
+            server if server == first => (0..first).chain(others).chain(backup).collect(),
+            _ => (0..first).chain(others.start.checked_sub(1)).chain(backup).collect(),
         }
     },
     ..COLLECTIVE
@@ -96,6 +108,9 @@ const FRESH: u32 = 2;
 const BYE: u32 = 3;
 const FAREWELL: u32 = 4;
 const GO: u32 = 5;
+/// Between a shard and its backup: a part's sum, and that its update is made.
+const FORWARD: u32 = 6;
+const ACKNOWLEDGED: u32 = 7;
 
 /// "No more work" in place of a unit.
 const NONE: u64 = u64::MAX;

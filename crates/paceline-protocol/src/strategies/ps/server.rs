@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use super::straggling::Straggling;
-use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, back, parts};
+use super::{ACKNOWLEDGED, BYE, FAREWELL, FORWARD, FRESH, GO, NONE, PULL, PUSH, Part, back, parts};
 use crate::codec::Accumulate;
 use crate::consistency::{Gate, WorkerClocks};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
-    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
+    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, PartStanding, Participant, Rank,
+    RankStanding, Region, Tag, Time,
 };
 
 pub(super) struct Server {
@@ -48,6 +49,8 @@ enum Leaving {
     Copy,
     /// Fresh values for a worker.
     Fresh(Rank),
+    /// The sum of an own part, to the backup.
+    Sum(usize),
 }
 
 /// What the shard knows of a worker.
@@ -86,6 +89,10 @@ struct Gather {
     step: u64,
     /// Answers that have not left yet.
     leaving: usize,
+    /// Updates made to the part.
+    made: u64,
+    /// The sum is still being sent to the backup.
+    forwarding: bool,
 }
 
 impl Server {
@@ -94,9 +101,13 @@ impl Server {
         let p = setup.workers;
         let back = back(setup);
         let len = |part: &Part| back.map_or(part.range.len(), |coder| coder.words(part.range.len()));
+        let gather = |(number, _): &(usize, Part)| {
+            let made = setup.from + u64::from(setup.ahead.contains(&(*number as u32)));
+            Gather { held: vec![None; p], made, ..Gather::default() }
+        };
         Self {
             shard,
-            gathered: vec![Gather { held: vec![None; p], ..Gather::default() }; parts.len()],
+            gathered: parts.iter().map(gather).collect(),
             slots: parts.iter().scan(0, |at, (_, p)| Some(std::mem::replace(at, *at + len(p)))).collect(),
             copy_len: parts.iter().map(|(_, p)| len(p)).sum(),
             parts,
@@ -156,6 +167,9 @@ impl Server {
     /// Sums in rank order, so that the result does not depend on arrival; then updates and answers.
     fn gather(&mut self, i: usize, out: &mut Actions) {
         let sum = Region::new(Buf::Grad, self.parts[i].1.range.clone());
+        if self.gathered[i].forwarding {
+            return;
+        }
         while let Some(msg) = self.next_held(i) {
             let into = if self.gathered[i].summed > 0 { Accumulate::Add } else { Accumulate::Set };
             out.push(Action::take(self.setup.coder, sum, msg, into));
@@ -170,14 +184,28 @@ impl Server {
         }
         let params = Region { buf: Buf::Param, ..sum };
         match self.setup.averages {
+            _ if self.gathered[i].made > step => {}
             Averages::Gradients => out.push(Action::Apply { params, grad: sum, step, whole: true }),
             Averages::Weights => {
                 let add = 1.0 / self.setup.workers as f32;
                 out.push(Action::Mix { dst: params, keep: 0.0, src: sum, add });
             }
         }
-        self.answer_all(i, step, out);
+        self.gathered[i].made = step + 1;
         self.gathered[i].summed = 0;
+        if self.setup.backups {
+            let tag = self.tag(step, i, FORWARD);
+            let op = out.send(self.setup.backup(self.shard), tag, MessageHead::default(), Some(sum));
+            self.sends.insert(op, Leaving::Sum(i));
+            self.gathered[i].forwarding = true;
+            return;
+        }
+        self.answered(i, step, out);
+    }
+
+    /// A part's update is made wherever it has to be.
+    fn answered(&mut self, i: usize, step: u64, out: &mut Actions) {
+        self.answer_all(i, step, out);
         self.updated += 1;
         if self.updated == self.parts.len() {
             (self.updated, self.version) = (0, self.version + 1);
@@ -397,6 +425,10 @@ impl Server {
             (BYE, _, None) if from < self.workers.len() => {
                 let slowest = self.race.slowest();
                 self.race.gone[from] = true;
+                if self.setup.backups && self.race.gone.iter().all(|gone| *gone) {
+                    let tag = Tag { phase: BYE, ..tag };
+                    out.send(self.setup.backup(self.shard), tag, MessageHead::default(), None);
+                }
                 let (generation, step) = (self.setup.generation, tag.step);
                 let tag = Tag { generation, step, bucket: 0, phase: FAREWELL };
                 out.send(from, tag, MessageHead::default(), None);
@@ -410,6 +442,7 @@ impl Server {
                     self.answer(now, out);
                 }
             }
+            (ACKNOWLEDGED, Some(i), None) => self.answered(i, u64::from(tag.step), out),
             (_, _, body) => body.into_iter().for_each(|msg| out.push(Action::Release(msg))),
         }
     }
@@ -423,6 +456,10 @@ impl Server {
             Some(Leaving::Fresh(worker)) => {
                 let fresh = |leaving: &Leaving| matches!(leaving, Leaving::Fresh(w) if *w == worker);
                 self.workers[worker].refreshing = self.sends.values().any(fresh);
+            }
+            Some(Leaving::Sum(i)) => {
+                self.gathered[i].forwarding = false;
+                self.gather(i, out);
             }
             Some(Leaving::Copy) | None => {}
         }
@@ -466,5 +503,15 @@ impl Participant for Server {
             _ => self.setup.workers,
         };
         vec![self.copy_len; copies]
+    }
+
+    fn standing(&self) -> RankStanding {
+        let made = |((number, part), gather): (&(usize, Part), &Gather)| PartStanding {
+            part: *number as u32,
+            start: part.range.start,
+            made: gather.made,
+        };
+        let parts = self.parts.iter().zip(&self.gathered).map(made).collect();
+        RankStanding { parts, ..RankStanding::default() }
     }
 }

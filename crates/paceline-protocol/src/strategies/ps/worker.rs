@@ -215,7 +215,7 @@ impl Participant for Worker {
                 self.next = (NONE, false);
                 self.begin(out);
             }
-            Input::Ran(_) | Input::StopAt(_) | Input::Leave => {}
+            Input::Ran(_) | Input::StopAt(_) | Input::Leave | Input::Commit(_) => {}
         }
         self.end_step(out);
     }

@@ -1,0 +1,424 @@
+//! Who takes part in a run whose members may change, and how it goes on with others: a function of what the survivors of
+//! a loss say of their parameters.
+//!
+//! Shares never change, so that sums do not depend on who computes them; a lost worker's go to others. A run goes on
+//! from the last step that anybody has updated (so that no update is undone that was told to somebody):
+//! - Workers that update by themselves do so after a vote (`commit`). If one has updated, all have voted, and those who
+//!   have not heard of it hold the same sums: they catch up by themselves.
+//! - Where servers hold the model, a worker that has all parts of a step has them from shards whose backups have made
+//!   the same update: every copy of every part is at that step, or one further. The step behind it is made anew.
+//!
+//! Who has no whole parameters, or those of an older step, is handed them by somebody who has.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::setup::{GenerationMembers, Handover, Setup};
+use crate::vocabulary::{Rank, RankStanding};
+
+/// A process, whatever rank it has in a generation.
+pub type MemberId = usize;
+
+/// Who holds a server shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerShard {
+    /// Who serves it.
+    pub primary: MemberId,
+    /// Who has a copy.
+    pub backup: Option<MemberId>,
+}
+
+/// The members of one generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// The workers, by rank.
+    pub workers: Vec<MemberId>,
+    /// The servers, by rank behind the workers.
+    pub servers: Vec<MemberId>,
+    /// Who computes each share.
+    pub shares: Vec<MemberId>,
+    /// Who holds each shard.
+    pub shards: Vec<ServerShard>,
+    /// Whether shards have backups, where there are servers for it.
+    pub backups: bool,
+}
+
+/// Who can take part in the next generation.
+#[derive(Clone, Debug, Default)]
+pub struct TakingPart {
+    /// Members of the generation before that are there, and where they stand.
+    pub survivors: Vec<(MemberId, RankStanding)>,
+    /// Workers that join.
+    pub workers: Vec<MemberId>,
+    /// Servers that join.
+    pub servers: Vec<MemberId>,
+    /// The fewest workers that the run goes on with.
+    pub least: usize,
+    /// The most.
+    pub most: usize,
+}
+
+/// How a run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Regrouped {
+    /// With whom.
+    pub membership: Membership,
+    /// From which step.
+    pub from: u64,
+    /// Who first makes an update that it has put off.
+    pub commits: Vec<MemberId>,
+    /// What is handed over, in the ranks of the new generation.
+    pub handovers: Vec<Handover>,
+    /// Parts whose update of that step is made already, by rank.
+    pub ahead: Vec<Vec<u32>>,
+}
+
+/// Why a run cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegroupEnd {
+    /// Nobody is left who has the parameters.
+    NobodyLeft,
+    /// There are too few workers.
+    TooFew {
+        /// Workers.
+        workers: usize,
+        /// The fewest that the run goes on with.
+        least: usize,
+    },
+    /// Nobody is left who holds this shard.
+    ShardLost(usize),
+}
+
+impl std::fmt::Display for RegroupEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NobodyLeft => write!(f, "no worker is left that has the parameters"),
+            Self::TooFew { workers, least } => {
+                write!(f, "{workers} workers are left, and the run needs at least {least}")
+            }
+            Self::ShardLost(shard) => {
+                write!(f, "server shard {shard} was lost, and nobody has a copy of it")
+            }
+        }
+    }
+}
+
+impl Membership {
+    /// The members that a run begins with: their numbers are their ranks. The backup of each shard is the next server.
+    pub fn first(setup: &Setup, backups: bool) -> Self {
+        let servers: Vec<_> = (setup.workers..setup.world()).collect();
+        let backups = backups && servers.len() > 1;
+        let next = |shard: usize| servers[(shard + 1) % servers.len()];
+        let shard =
+            |shard: usize| ServerShard { primary: servers[shard], backup: backups.then(|| next(shard)) };
+        Self {
+            workers: (0..setup.workers).collect(),
+            shares: (0..setup.shares()).map(|position| setup.host(position)).collect(),
+            shards: (0..servers.len()).map(shard).collect(),
+            servers,
+            backups,
+        }
+    }
+
+    /// All members, by rank.
+    pub fn ranks(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.workers.iter().chain(&self.servers).copied()
+    }
+
+    /// The rank of a member.
+    pub fn rank(&self, member: MemberId) -> Option<Rank> {
+        self.ranks().position(|other| other == member)
+    }
+
+    /// What the strategy is told in this generation of a run. `base` is the run with the members that it begins with;
+    /// `blocks` counts the optimiser's.
+    pub fn setup(&self, base: &Setup, generation: u32, going_on: Option<&Regrouped>, blocks: u16) -> Setup {
+        let topology = base.topology();
+        let rank = |member: &MemberId| self.rank(*member).unwrap_or_default();
+        let copies = self.shards.iter().filter_map(|shard| shard.backup.as_ref());
+        let hosts = self.shares.iter().chain(self.shards.iter().map(|shard| &shard.primary)).chain(copies);
+        let members = GenerationMembers {
+            seats: (0..base.shares()).map(|position| topology.seat(position).0).collect(),
+            placement: hosts.map(rank).collect(),
+            shards: self.shards.len(),
+            handovers: going_on.map_or_else(Vec::new, |on| on.handovers.clone()),
+            ahead: going_on.map_or_else(Vec::new, |on| on.ahead.clone()),
+            blocks,
+        };
+        Setup {
+            workers: self.workers.len(),
+            servers: self.servers.len(),
+            shares: Some(base.shares()),
+            hosts: Vec::new(),
+            from: going_on.map_or(base.from, |on| on.from),
+            generation: base.generation + generation,
+            membership: Some(Arc::new(members)),
+            ..base.clone()
+        }
+    }
+}
+
+/// Spreads shares over `workers` ranks: numbers that differ by one at most, and as many shares as can be stay where they
+/// are (`before`: their rank, if that is still there).
+pub fn place_shares(before: &[Option<Rank>], workers: usize) -> Vec<Rank> {
+    let (each, more) = (before.len() / workers, before.len() % workers);
+    let held = |rank: Rank| before.iter().filter(|host| **host == Some(rank)).count();
+    // Those who have the most keep one more.
+    let mut by_held: Vec<Rank> = (0..workers).collect();
+    by_held.sort_by_key(|rank| (std::cmp::Reverse(held(*rank)), *rank));
+    let mut room = vec![each; workers];
+    by_held.iter().take(more).for_each(|rank| room[*rank] += 1);
+    let mut keep = |host: &Option<Rank>| {
+        let rank = host.filter(|rank| room[*rank] > 0)?;
+        room[rank] -= 1;
+        Some(rank)
+    };
+    let kept: Vec<Option<Rank>> = before.iter().map(&mut keep).collect();
+    let mut free = (0..workers).flat_map(|rank| std::iter::repeat_n(rank, room[rank]));
+    kept.into_iter().map(|rank| rank.or_else(|| free.next()).unwrap_or_default()).collect()
+}
+
+/// How a run goes on after a generation: `base` as in [`Membership::setup`].
+pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<Regrouped, RegroupEnd> {
+    let standing = |member: MemberId| part.survivors.iter().find(|(id, _)| *id == member).map(|(_, s)| s);
+    let there = |members: &[MemberId]| -> Vec<MemberId> {
+        members.iter().copied().filter(|member| standing(*member).is_some()).collect()
+    };
+    let (mut workers, mut servers) = (there(&before.workers), there(&before.servers));
+    let whole = |member: &&MemberId| standing(**member).is_some_and(|s| s.missing.is_empty());
+    let reach = |member: &MemberId| standing(*member).map_or(0, |s| s.at + u64::from(s.ready));
+    let updated = workers.iter().filter(whole).filter_map(|member| Some(standing(*member)?.at)).max();
+    let Some(updated) = updated else { return Err(RegroupEnd::NobodyLeft) };
+    let common = workers.iter().filter(whole).map(reach).min().unwrap_or(0);
+    let from = updated.max(common);
+    let has: Vec<MemberId> =
+        workers.iter().filter(whole).filter(|member| reach(member) >= from).copied().collect();
+    let behind = |member: &MemberId| standing(*member).is_some_and(|s| s.at < from);
+    let commits = has.iter().copied().filter(behind).collect();
+
+    let most = part.most.min(base.shares()).saturating_sub(workers.len());
+    workers.extend(part.workers.iter().take(most));
+    if workers.len() < part.least.max(1) {
+        return Err(RegroupEnd::TooFew { workers: workers.len(), least: part.least.max(1) });
+    }
+    let stays = |member: &MemberId| workers.iter().position(|worker| worker == member);
+    let placed = place_shares(&before.shares.iter().map(stays).collect::<Vec<_>>(), workers.len());
+    let most = before.shards.len().saturating_sub(servers.len());
+    servers.extend(part.servers.iter().take(most));
+    let ranges = Setup { servers: before.shards.len(), ..base.clone() }.shards();
+    let copy = |member: MemberId, shard: usize| {
+        standing(member).is_some_and(|s| s.missing.iter().all(|missing| !meets(missing, &ranges[shard])))
+    };
+    let shards = place_shards(before, &servers, copy)?;
+
+    let membership = Membership {
+        shares: placed.into_iter().map(|rank| workers[rank]).collect(),
+        workers,
+        servers,
+        shards,
+        backups: before.backups,
+    };
+    let rank = |member: MemberId| membership.rank(member).unwrap_or_default();
+    let mut handovers = Vec::new();
+    for member in membership.workers.iter().filter(|member| !has.contains(member)) {
+        let optimiser = before.shards.is_empty();
+        handovers.push(Handover { from: rank(has[0]), to: rank(*member), range: 0..base.params, optimiser });
+    }
+    let mut ahead = vec![Vec::new(); membership.workers.len() + membership.servers.len()];
+    let made = |member: MemberId, shard: usize| {
+        let parts = standing(member).into_iter().flat_map(|s| &s.parts);
+        let of_shard = parts.filter(|part| ranges[shard].contains(&part.start));
+        of_shard.filter(|part| part.made > from).map(|part| part.part).collect::<Vec<_>>()
+    };
+    for (i, shard) in membership.shards.iter().enumerate() {
+        let (primary, from) = (shard.primary, rank(shard.primary));
+        ahead[from].extend(made(primary, i));
+        let Some(backup) = shard.backup else { continue };
+        let to = rank(backup);
+        if holds(before, backup, i) && copy(backup, i) {
+            ahead[to].extend(made(backup, i));
+        } else {
+            // A copy is as far as what it is made of.
+            ahead[to].extend(made(primary, i));
+            handovers.push(Handover { from, to, range: ranges[i].clone(), optimiser: true });
+        }
+    }
+    Ok(Regrouped { membership, from, commits, handovers, ahead })
+}
+
+fn meets(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+fn holds(before: &Membership, member: MemberId, shard: usize) -> bool {
+    let ServerShard { primary, backup } = before.shards[shard];
+    primary == member || backup == Some(member)
+}
+
+/// Who holds each shard: somebody who has it serves it, as evenly as that can be; backups go to those who have it, else
+/// to those who hold the least.
+fn place_shards(
+    before: &Membership,
+    servers: &[MemberId],
+    copy: impl Fn(MemberId, usize) -> bool,
+) -> Result<Vec<ServerShard>, RegroupEnd> {
+    let (mut serves, mut copies) = (vec![0; servers.len()], vec![0; servers.len()]);
+    let mut shards = Vec::new();
+    for (i, shard) in before.shards.iter().enumerate() {
+        let holders = [Some(shard.primary), shard.backup].into_iter().flatten();
+        let holders = holders.filter(|member| copy(*member, i));
+        let places: Vec<usize> =
+            holders.filter_map(|member| servers.iter().position(|server| *server == member)).collect();
+        let Some(&primary) = places.iter().min_by_key(|place| serves[**place]) else {
+            return Err(RegroupEnd::ShardLost(i));
+        };
+        (serves[primary], copies[primary]) = (serves[primary] + 1, copies[primary] + 1);
+        let backup = places.into_iter().find(|place| *place != primary && before.backups);
+        backup.into_iter().for_each(|place| copies[place] += 1);
+        shards.push((primary, backup));
+    }
+    if before.backups && servers.len() > 1 {
+        for (primary, backup) in &mut shards {
+            let least =
+                (0..servers.len()).filter(|place| place != primary).min_by_key(|place| copies[*place]);
+            // One that has joined and holds nothing takes over from who holds the most.
+            let moves = |place: usize, least: usize| copies[least] == 0 && copies[place] > 1;
+            match (*backup, least) {
+                (Some(place), Some(least)) if moves(place, least) => {
+                    copies[place] -= 1;
+                    copies[least] += 1;
+                    *backup = Some(least);
+                }
+                (None, Some(least)) => {
+                    copies[least] += 1;
+                    *backup = Some(least);
+                }
+                _ => {}
+            }
+        }
+    }
+    let member = |(primary, backup): (usize, Option<usize>)| ServerShard {
+        primary: servers[primary],
+        backup: backup.map(|place| servers[place]),
+    };
+    Ok(shards.into_iter().map(member).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::PartStanding;
+
+    fn at(at: u64, ready: bool) -> RankStanding {
+        RankStanding { at, ready, ..RankStanding::default() }
+    }
+
+    fn part(survivors: Vec<(MemberId, RankStanding)>) -> TakingPart {
+        TakingPart { survivors, least: 1, most: 8, ..TakingPart::default() }
+    }
+
+    /// Every way to spread shares evenly, with the number of shares that move.
+    fn fewest_moves(before: &[Option<Rank>], workers: usize) -> usize {
+        let ways = (workers as u32).pow(before.len() as u32);
+        let way = |n: u32| -> Vec<Rank> {
+            (0..before.len() as u32).map(|i| (n / (workers as u32).pow(i)) as usize % workers).collect()
+        };
+        (0..ways).map(way).filter(|way| even(way, workers)).map(|way| moves(before, &way)).min().unwrap()
+    }
+
+    fn even(placed: &[Rank], workers: usize) -> bool {
+        let counts = |rank| placed.iter().filter(|host| **host == rank).count();
+        let counts: Vec<_> = (0..workers).map(counts).collect();
+        counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1
+    }
+
+    fn moves(before: &[Option<Rank>], placed: &[Rank]) -> usize {
+        before.iter().zip(placed).filter(|(before, placed)| **before != Some(**placed)).count()
+    }
+
+    #[test]
+    fn shares_are_spread_evenly_and_none_moves_that_need_not() {
+        for shares in 1..=6usize {
+            for workers in 1..=shares.min(4) {
+                for seed in 0..40u64 {
+                    let s = paceline_random::Stream::new(seed, paceline_random::Purpose::Virtual);
+                    let host = |i: usize| {
+                        Some(s.below(i as u64, workers as u64 + 1) as usize).filter(|r| *r < workers)
+                    };
+                    let before: Vec<_> = (0..shares).map(host).collect();
+                    let placed = place_shares(&before, workers);
+                    assert!(even(&placed, workers), "{before:?} on {workers}: {placed:?}");
+                    assert_eq!(
+                        moves(&before, &placed),
+                        fewest_moves(&before, workers),
+                        "{before:?} on {workers}: {placed:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_behind_catches_up_and_a_step_that_somebody_lacks_is_made_anew() {
+        let base = Setup::new(4, 0, 10, 9);
+        let before = Membership::first(&base, false);
+        // One has updated step 4: everybody holds its sums.
+        let on = regroup(&before, &part(vec![(0, at(5, false)), (1, at(4, true)), (3, at(4, true))]), &base);
+        let on = on.unwrap();
+        assert_eq!((on.from, &on.commits[..], on.handovers.len()), (5, &[1, 3][..], 0));
+        assert_eq!(on.membership.shares, [0, 1, 0, 3], "only the lost worker's share moves");
+        // Nobody has, and not everybody could.
+        let on = regroup(&before, &part(vec![(0, at(4, true)), (1, at(4, false))]), &base).unwrap();
+        assert_eq!((on.from, on.commits.len()), (4, 0));
+        // All survivors could: nothing that the lost one may have told is undone.
+        let on = regroup(&before, &part(vec![(0, at(4, true)), (1, at(4, true))]), &base).unwrap();
+        assert_eq!((on.from, &on.commits[..]), (5, &[0, 1][..]));
+    }
+
+    #[test]
+    fn who_joins_or_was_not_handed_everything_gets_it_from_a_survivor() {
+        let base = Setup::new(4, 0, 10, 9);
+        let before = Membership::first(&base, false);
+        let torn = RankStanding { missing: vec![0..10], ..at(3, false) };
+        let survivors = vec![(1, torn), (2, at(4, false))];
+        let on = regroup(&before, &TakingPart { workers: vec![9], ..part(survivors) }, &base).unwrap();
+        assert_eq!((on.from, &on.membership.workers[..]), (4, &[1, 2, 9][..]));
+        let gets: Vec<_> = on.handovers.iter().map(|h| (h.from, h.to, h.optimiser)).collect();
+        assert_eq!(gets, [(1, 0, true), (1, 2, true)]);
+    }
+
+    #[test]
+    fn a_backup_serves_in_place_of_a_lost_server_and_a_new_one_is_a_backup_first() {
+        let base = Setup::new(2, 2, 10, 9);
+        let before = Membership::first(&base, true);
+        assert_eq!(
+            before.shards,
+            [(2, 3), (3, 2)].map(|(primary, b)| ServerShard { primary, backup: Some(b) })
+        );
+        let server = |made: [u64; 2]| {
+            let part = |i: usize| PartStanding { part: i as u32, start: 5 * i, made: made[i] };
+            RankStanding { parts: vec![part(0), part(1)], ..RankStanding::default() }
+        };
+        let workers = [(0, at(4, false)), (1, at(3, false))];
+        let survivors = || workers.iter().cloned().chain([(3, server([5, 4]))]).collect();
+        let on = regroup(&before, &part(survivors()), &base).unwrap();
+        assert_eq!(on.membership.shards, [ServerShard { primary: 3, backup: None }; 2]);
+        assert_eq!((on.from, &on.ahead[2][..]), (4, &[0][..]), "one part has its update already");
+        assert_eq!(on.handovers, [Handover { from: 0, to: 1, range: 0..10, optimiser: false }]);
+        let joined = TakingPart { servers: vec![7], ..part(survivors()) };
+        let on = regroup(&before, &joined, &base).unwrap();
+        assert_eq!(on.membership.shards, [ServerShard { primary: 3, backup: Some(7) }; 2]);
+        assert_eq!((on.handovers.len(), &on.ahead[3][..]), (3, &[0][..]));
+        let lost = regroup(&before, &part(workers.to_vec()), &base);
+        assert_eq!(lost, Err(RegroupEnd::ShardLost(0)), "a server together with its backup");
+    }
+
+    #[test]
+    fn too_few_workers_end_a_run() {
+        let base = Setup::new(4, 0, 10, 9);
+        let before = Membership::first(&base, false);
+        let few = TakingPart { least: 2, ..part(vec![(0, at(1, false))]) };
+        assert_eq!(regroup(&before, &few, &base), Err(RegroupEnd::TooFew { workers: 1, least: 2 }));
+        assert_eq!(regroup(&before, &part(Vec::new()), &base), Err(RegroupEnd::NobodyLeft));
+    }
+}
