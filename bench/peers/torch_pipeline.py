@@ -2,7 +2,7 @@
 
 One process passes the same micro-batches one after the other (`--stages 1`); with `--stages 2` each of two processes has one
 stage, and Schedule1F1B says who does what when. One thread per process. The cut stands before the block that `--cut` names,
-e.g. `layer2.1`. Prints one JSON line, last.
+e.g. `layer2.1`. Channels come first: gloo sends no other layout. Prints one JSON line, last.
 """
 import argparse
 import json
@@ -38,26 +38,20 @@ def blocks(net):
     yield "fc", Head(net.fc)
 
 
-def parts(cut, channels_last):
+def parts(cut):
     torch.manual_seed(1)
-    net = ResNet()
-    if channels_last:
-        net = net.to(memory_format=torch.channels_last)
-    named = list(blocks(net))
+    named = list(blocks(ResNet()))
     at = [name for name, _ in named].index(cut)
     return [nn.Sequential(*(block for _, block in some)) for some in (named[:at], named[at:])]
 
 
-def data(a):
-    x = torch.randn(2048, 3, 32, 32)
-    if a.channels_last:
-        x = x.contiguous(memory_format=torch.channels_last)
-    return x, torch.randint(0, 10, (2048,))
+def data():
+    return torch.randn(2048, 3, 32, 32), torch.randint(0, 10, (2048,))
 
 
 def alone(a):
-    net = nn.Sequential(*parts(a.cut, a.channels_last))
-    x, y = data(a)
+    net = nn.Sequential(*parts(a.cut))
+    x, y = data()
     opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
     def step():
@@ -85,8 +79,8 @@ def stage(rank, a, rates):
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    x, y = data(a)
-    part = parts(a.cut, a.channels_last)[rank]
+    x, y = data()
+    part = parts(a.cut)[rank]
     opt = torch.optim.SGD(part.parameters(), lr=0.01, momentum=0.9)
     own = PipelineStage(part, rank, 2, torch.device("cpu"))
     schedule = Schedule1F1B(own, n_microbatches=a.micro_batches, loss_fn=F.cross_entropy)
@@ -113,7 +107,6 @@ def main():
     ap.add_argument("--batch", type=int, default=128)
     ap.add_argument("--steps", type=int, default=10)
     ap.add_argument("--warmup", type=int, default=2)
-    ap.add_argument("--channels-last", action="store_true")
     a = ap.parse_args()
     torch.set_num_threads(1)
     if a.stages == 1:
@@ -125,7 +118,7 @@ def main():
         mp.spawn(stage, args=(a, rates), nprocs=2)
         rate = min(rates)
     print(json.dumps(dict(peer="torch-pipelining", version=torch.__version__, model="resnet20", stages=a.stages,
-                          micro_batches=a.micro_batches, cut=a.cut, batch=a.batch, channels_last=a.channels_last,
+                          micro_batches=a.micro_batches, cut=a.cut, batch=a.batch,
                           steps=a.steps, samples_per_s=rate)))
 
 

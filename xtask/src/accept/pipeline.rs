@@ -83,18 +83,16 @@ fn own(setup: &Setup, round: usize, pipeline: &str, runs: &mut Vec<Value>) -> Ou
     Ok(Speed { efficiency: rate / (STAGES * alone), of_possible: rate / (balance * filled * STAGES * alone) })
 }
 
-/// Torch's two stages as a part of twice one process, each in its better layout.
+/// Torch's two stages as a part of twice one process.
 fn peer(peers: &Peers<'_>, round: usize, runs: &mut Vec<Value>) -> Outcome<f64> {
-    let mut best = [0.0_f64; 2];
-    for layout in ["", "--channels-last"] {
-        for (stages, best) in ["1", "2"].into_iter().zip(&mut best) {
-            let mut command = peers.own_script(LOOP);
-            command.args(["--stages", stages, "--batch", &BATCH.to_string(), "--cut", CUT, "--steps", "12"]);
-            command.args(layout.split_whitespace());
-            let result = last_json(&mut command)?;
-            *best = best.max(number(&result, "/samples_per_s")?);
-            runs.push(json!({"round": round, "side": "torch", "layout": layout, "result": result}));
-        }
-    }
-    Ok(best[1] / (STAGES * best[0]))
+    let mut run = |stages: &str| {
+        let mut command = peers.own_script(LOOP);
+        command.args(["--stages", stages, "--batch", &BATCH.to_string(), "--cut", CUT, "--steps", "12"]);
+        let result = last_json(&mut command)?;
+        let rate = number(&result, "/samples_per_s");
+        runs.push(json!({"round": round, "side": "torch", "result": result}));
+        rate
+    };
+    let (alone, staged) = (run("1")?, run("2")?);
+    Ok(staged / (STAGES * alone))
 }

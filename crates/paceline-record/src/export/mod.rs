@@ -167,6 +167,7 @@ pub(crate) mod tests {
                 staleness: None,
                 codec_ns: 5,
                 core_wait_ns: Some(7),
+                stage: None,
             });
             let message = |kind, at_ns| TraceRow {
                 kind,
