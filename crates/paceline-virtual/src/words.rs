@@ -38,10 +38,11 @@ pub fn stages(plan: &TypedPlan<'_>, graph: &Graph, stages: &StagePlan, result: &
     let workers: Vec<&RankTotals> = result.ranks.iter().filter(|rank| rank.role == "worker").collect();
     let (count, train) = (stages.parts.len(), result.seconds.train);
     let of = |stage: usize| workers.iter().filter(move |rank| rank.rank % count == stage);
-    let computes =
-        |stage: usize| of(stage).map(|rank| rank.compute_s).sum::<f64>() / of(stage).count().max(1) as f64;
-    let mean = (0..count).map(computes).sum::<f64>() / count as f64;
-    let idle = |compute_s: f64| 100.0 * (1.0 - compute_s / train);
+    let busy = |rank: &RankTotals| rank.compute_s + rank.send_s + rank.apply_s;
+    let works =
+        |stage: usize| of(stage).map(|rank| busy(rank)).sum::<f64>() / of(stage).count().max(1) as f64;
+    let mean = (0..count).map(works).sum::<f64>() / count as f64;
+    let idle = |busy_s: f64| 100.0 * (1.0 - busy_s / train);
     let even = vec![StageTimes { forward: 1, backward: 2 }; count];
     let least = 100.0 * stages.program.timeline(&even, 0).bubble();
     let mut text = format!(
@@ -67,7 +68,7 @@ pub fn stages(plan: &TypedPlan<'_>, graph: &Graph, stages: &StagePlan, result: &
              crossings, {:.1} waiting messages at most\n",
             name(nodes.first()),
             name(nodes.last()),
-            idle(computes(stage)),
+            idle(works(stage)),
             mb(memory.bytes()),
             mb(memory.parameters + memory.optimiser),
             mb(memory.passes),
