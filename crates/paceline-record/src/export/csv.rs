@@ -38,6 +38,6 @@ mod tests {
         assert!(text(&exported.table("runs").unwrap()).contains("\"a \"\"quoted\"\", failure\""));
         let steps = text(&exported.table("steps").unwrap());
         assert_eq!(steps.lines().count(), 7);
-        assert!(steps.lines().all(|line| line.matches(',').count() == 17), "{steps}");
+        assert!(steps.lines().all(|line| line.matches(',').count() == 21), "{steps}");
     }
 }
