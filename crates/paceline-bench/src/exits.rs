@@ -13,7 +13,10 @@ use paceline_launch::{LaunchError, RankAccount};
 use paceline_nn::{Compute, TierEdge};
 use paceline_plan::{NetworkLimits, Plan};
 use paceline_train::worker::MESSAGE;
-use paceline_train::{ExitAnswer, ExitAnswers, ExitModel, TierNetwork, TrainError, pack_signs, unpack_signs};
+use paceline_train::{
+    ExitAnswer, ExitAnswers, ExitModel, ExitRequest, ExitsReport, TierNetwork, TrainError, pack_signs,
+    unpack_signs,
+};
 use paceline_wire::{Event, META, Source, Span, Transport};
 use serde::{Deserialize, Serialize};
 
@@ -100,9 +103,41 @@ pub struct ExitRun {
     pub header_bytes: u64,
 }
 
+/// What came out in one process, and over a transport.
+#[derive(Clone, Debug, Serialize)]
+pub struct AnsweredExits {
+    /// In one process.
+    #[serde(flatten)]
+    pub evaluated: ExitsReport,
+    /// Devices whose view was blank in the run over a transport.
+    pub lost: Vec<usize>,
+    /// Over a transport.
+    pub distributed: ExitRun,
+}
+
 impl DistributedExits {
+    /// Answers the test split in this process, then tier by tier; `tell` gets a line before each.
+    pub fn answer(&self, by: &BenchProgram<'_>, tell: &dyn Fn(&str)) -> Result<AnsweredExits, LaunchError> {
+        let ExitTask { plan, folders, threshold, lost } = &self.task;
+        let model = ExitModel::load(plan, folders, by.registries)?;
+        let devices = model.tiers.devices;
+        if let Some(&device) = lost.iter().find(|device| **device >= devices) {
+            let model = plan.model.clone();
+            return Err(TrainError::NoSuchDevice { device, model, last: devices - 1 }.into());
+        }
+        let request = ExitRequest { plan, model: &model, threshold: *threshold, threads: 1 };
+        let (evaluated, mut answers) = request.evaluate(tell)?;
+        if !lost.is_empty() {
+            answers = request.without(lost)?;
+        }
+        let above = model.tiers.upper().len();
+        tell(&format!("the same over {}: {devices} devices and {above} tiers above them", self.transport));
+        let distributed = self.run(&model, &answers, by)?;
+        Ok(AnsweredExits { evaluated, lost: lost.clone(), distributed })
+    }
+
     /// Runs the tiers, and compares what they answer with what one process did.
-    pub fn run(
+    fn run(
         &self,
         model: &ExitModel,
         wanted: &ExitAnswers,

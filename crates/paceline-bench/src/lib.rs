@@ -32,7 +32,7 @@ mod sweep;
 pub use channels_document::{Channel, ChannelRepeat};
 pub use document::{Channels, SizeDistribution};
 pub use exchange::{Bench, BenchProgram, Row, Task, play, table};
-pub use exits::{DistributedExits, ExitRun, ExitTask, TierTraffic};
+pub use exits::{AnsweredExits, DistributedExits, ExitRun, ExitTask, TierTraffic};
 pub use explain::{BreakdownRow, ExchangeBreakdown};
 pub use settings::{measuring_seconds, message_length};
 pub use sweep::{ChannelAxes, Progress, SweepRules};

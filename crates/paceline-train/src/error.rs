@@ -88,6 +88,16 @@ pub enum TrainError {
         /// What is missing.
         problem: String,
     },
+    /// A device that the model has not got.
+    #[error("--lost {device}: {model} has devices 0 to {last}")]
+    NoSuchDevice {
+        /// The device.
+        device: usize,
+        /// The model.
+        model: String,
+        /// The last device.
+        last: usize,
+    },
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
     Shape {
@@ -142,6 +152,7 @@ impl TrainError {
         match self {
             Self::Diverged { .. } => FailureKind::Diverged,
             Self::Shape { .. } | Self::Positions { .. } | Self::Description { .. } => FailureKind::Plan,
+            Self::NoSuchDevice { .. } => FailureKind::Usage,
             Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) | Self::Exits { .. } => {
                 FailureKind::Plan
             }
@@ -189,6 +200,7 @@ impl TrainError {
             TrainError::Exits { .. } => {
                 "take --model ddnn or ddnn-edge; docs/exits.md says what a model file needs for --exits"
             }
+            TrainError::NoSuchDevice { .. } => "name devices that there are",
             TrainError::Frozen { .. } => "`paceline model show` lists a model's layers",
             TrainError::Description { .. } => {
                 "`paceline model show --model-file FILE --data NAME` shows what a file describes"

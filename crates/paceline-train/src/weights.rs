@@ -12,12 +12,13 @@ use paceline_data::Dataset;
 use paceline_nn::layers::Op;
 use paceline_nn::{Graph, GraphPart, Node, Tensor};
 use paceline_plan::{Plan, Weights};
+use paceline_record::Checkpoint;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 
 use paceline_resolve::TypedPlan;
 
 use crate::error::TrainError;
-use crate::model;
+use crate::{model, native};
 
 /// Longest header that is read, in bytes: that of a thousand layers is far below.
 const LONGEST_HEADER: u64 = 16 << 20;
@@ -159,6 +160,39 @@ pub fn start_part(
         Some(weights) => load_part(weights, graph, part, params, state),
         None => Ok(WeightsMismatch::default()),
     }
+}
+
+/// Parameters and state of a run's model, out of what its ranks left at a checkpoint.
+pub fn of_checkpoint(
+    plan: &Plan,
+    graph: &Graph,
+    checkpoint: &Checkpoint,
+) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
+    let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
+    let servers = &checkpoint.parts[workers.len()..];
+    let mean = |name: &str, len: usize| {
+        let all: Vec<f32> = workers.iter().flat_map(|part| part.numbers(name)).copied().collect();
+        native::mean(&all, len)
+    };
+    let params: Vec<f32> = match servers {
+        [] => mean("params", graph.param_count()),
+        // Server `i` has stage `i mod stages`.
+        shards => (0..plan.stages)
+            .flat_map(|stage| shards.iter().skip(stage).step_by(plan.stages))
+            .flat_map(|part| part.numbers("params"))
+            .copied()
+            .collect(),
+    };
+    let state = mean("state", graph.state_count());
+    let (found, wanted) = ((params.len(), state.len()), (graph.param_count(), graph.state_count()));
+    if found != wanted {
+        let problem = format!(
+            "it has {} parameters and {} numbers of state, the network {} and {}; is the dataset still the one of the run?",
+            found.0, found.1, wanted.0, wanted.1
+        );
+        return Err(TrainError::Restore { problem });
+    }
+    Ok((params, state))
 }
 
 /// Whether a run can start from its weights and freeze its layers; what is left out of a partial load, in words.

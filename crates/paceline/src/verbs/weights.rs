@@ -9,7 +9,7 @@ use paceline_plan::Plan;
 use paceline_record::store::run_folder;
 use paceline_record::{Checkpoint, Checkpoints, Damaged, Store};
 use paceline_resolve::TypedPlan;
-use paceline_train::{model, native, weights};
+use paceline_train::{model, weights};
 use serde::Serialize;
 
 use super::store::Where;
@@ -91,33 +91,7 @@ impl TrainedWeights {
         // The shapes of a network's layers follow from its samples.
         let dataset = plan.dataset()?.load(folders, &model::settings(&plan))?;
         let graph = model::graph(&plan, &dataset)?;
-        let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
-        let servers = &checkpoint.parts[workers.len()..];
-        let mean = |name: &str, len: usize| {
-            let all: Vec<f32> = workers.iter().flat_map(|part| part.numbers(name)).copied().collect();
-            native::mean(&all, len)
-        };
-        let params = match servers {
-            [] => mean("params", graph.param_count()),
-            // Server `i` has stage `i mod stages`.
-            shards => (0..plan.stages)
-                .flat_map(|stage| shards.iter().skip(stage).step_by(plan.stages))
-                .flat_map(|part| part.numbers("params"))
-                .copied()
-                .collect(),
-        };
-        let state = mean("state", graph.state_count());
-        if (params.len(), state.len()) != (graph.param_count(), graph.state_count()) {
-            let message = format!(
-                "the checkpoint has {} parameters and {} numbers of state, the network {} and {}",
-                params.len(),
-                state.len(),
-                graph.param_count(),
-                graph.state_count()
-            );
-            let hint = "is the dataset still the one of the run?";
-            return Err(Failure::new(FailureKind::Storage, message, hint));
-        }
+        let (params, state) = weights::of_checkpoint(&plan, &graph, &checkpoint)?;
         Ok(Self { plan: document, graph, params, state, step: checkpoint.step })
     }
 

@@ -1,11 +1,9 @@
 //! `paceline infer --exits`: devices, a gateway and the tiers above it, each a process of its own.
 
-use paceline_bench::{DistributedExits, ExitRun, ExitTask};
+use paceline_bench::{DistributedExits, ExitTask};
 use paceline_data::Folders;
 use paceline_plan::{NetworkLimits, Plan};
 use paceline_record::FailureKind;
-use paceline_train::{ExitModel, ExitRequest, ExitsReport};
-use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::flags::{names, registries};
@@ -47,15 +45,6 @@ fn transports() -> clap::builder::PossibleValuesParser {
     names(registries().runs().transports.described())
 }
 
-#[derive(Serialize)]
-struct Answered {
-    #[serde(flatten)]
-    evaluated: ExitsReport,
-    /// Devices whose view was blank in the run over a transport.
-    lost: Vec<usize>,
-    distributed: ExitRun,
-}
-
 /// Answers the test split in this process, then tier by tier, and shows both.
 pub fn answer(
     threshold: f64,
@@ -65,35 +54,14 @@ pub fn answer(
     weights: Option<String>,
     show: Show,
 ) -> Result<(), Failure> {
-    let runs = registries().runs();
-    let model = ExitModel::load(&plan, &folders.0, runs)?;
-    let devices = model.tiers.devices;
-    if let Some(device) = flags.lost.iter().find(|device| **device >= devices) {
-        let message = format!("--lost {device}: {} has devices 0 to {}", plan.model, devices - 1);
-        return Err(Failure::new(FailureKind::Usage, message, "name devices that there are"));
-    }
-    let request = ExitRequest { plan: &plan, model: &model, threshold, threads: 1 };
-    let (mut evaluated, mut answers) = request.evaluate(&|line| show.note(line))?;
-    evaluated.weights = weights.or(evaluated.weights);
-    let lost = flags.lost.clone();
-    if !lost.is_empty() {
-        answers = request.without(&lost)?;
-    }
-    let task = ExitTask { plan: plan.clone(), folders: folders.0, threshold, lost: lost.clone() };
+    let task = ExitTask { plan, folders: folders.0, threshold, lost: flags.lost.clone() };
     let run = DistributedExits { task, transport: flags.transport.clone(), network: flags.network };
-    show.note(&format!(
-        "the same over {}: {devices} devices and {} tiers above them",
-        flags.transport,
-        model.tiers.upper().len()
-    ));
-    let distributed = run.run(&model, &answers, &program()?)?;
-    let answered = Answered { evaluated, lost, distributed };
+    let mut answered = run.answer(&program()?, &|line| show.note(line))?;
+    answered.evaluated.weights = weights.or(answered.evaluated.weights);
     show.print(&answered, || answered.evaluated.text() + &answered.distributed.text())?;
-    if answered.distributed.different > 0 {
-        let message = format!(
-            "{} of {} samples were answered differently over {}",
-            answered.distributed.different, answered.evaluated.test_samples, flags.transport
-        );
+    let different = answered.distributed.different;
+    if different > 0 {
+        let message = format!("{different} samples were answered differently over {}", flags.transport);
         let hint = "that is a mistake of this program: are all its processes of one version?";
         return Err(Failure::new(FailureKind::Other, message, hint));
     }
