@@ -146,6 +146,8 @@ class Attachment:
         self.saves_every: Optional[int] = welcome.get("saves_every")
         """Steps between two checkpoints, where nothing is exchanged."""
         self.delegated: Optional[Dict[str, Any]] = welcome["delegated"]
+        self.device: Optional[str] = welcome.get("device")
+        """What this script calls the one GPU that it is given (``--gpus``); none: it chooses."""
         self.step = 0
         """The step that is being computed."""
         self.scale = 1.0

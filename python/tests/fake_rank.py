@@ -58,6 +58,7 @@ class Plan:
     until: Optional[int] = None
     saves_every: Optional[int] = None
     delegated: Optional[Dict[str, Any]] = None
+    device: Optional[str] = None
     over_at_report: bool = False
     """Sends OVER once rank 0 has reported."""
 
@@ -244,10 +245,15 @@ class FakeRun:
             "until": self.plan.until,
             "saves_every": self.plan.saves_every,
             "delegated": self.plan.delegated,
+            **({} if self.plan.device is None else {"device": self.plan.device}),
         }
         rank.send(frames.WELCOME, json.dumps(welcome).encode(), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _gradient(self, rank: Rank, number: int) -> bytes:
+        first, length = rank.ranges[number]
+        return bytes(rank.gradients[4 * first : 4 * (first + length)])
 
     def _step(self, step: int) -> None:
         over = self.over or (self.plan.steps is not None and step >= self.plan.steps)
@@ -274,10 +280,12 @@ class FakeRun:
     def _account(self, rank: Rank, step: int) -> bool:
         """Hears a script until its account of a step; False if it leaves."""
         tickets: List[List[int]] = []
+        announced_numbers: Dict[int, bytes] = {}
         while True:
             kind, body = rank.receive()
             if kind == frames.TICKET:
                 tickets.append(array.array("I", body).tolist())
+                announced_numbers.update({number: self._gradient(rank, number) for number in tickets[-1]})
             elif kind == frames.REPORT:
                 rank.reports.append(json.loads(body))
             elif kind == frames.LEAVE:
@@ -289,6 +297,9 @@ class FakeRun:
                 expected = list(range(len(rank.ranges))) if self.plan.gives == "gradients" else []
                 if announced != expected:
                     raise ProtocolError(f"tickets {tickets}")
+                for number, numbers in announced_numbers.items():
+                    if self._gradient(rank, number) != numbers:
+                        raise ProtocolError(f"the gradient of tensor {number} has changed after its ticket")
                 rank.tickets.append(tickets)
                 return True
             else:

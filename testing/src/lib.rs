@@ -2,6 +2,7 @@
 //!
 //! - [`skip`]: a test, or a part of one, is left out for want of a [`Need`]
 //! - [`process`]: running other programs
+//! - [`fake_gpu`]: GPUs that are not there
 //! - [`install`]: what tests can use is installed where the user may
 //! - [`wheel`]: the program and the Python package in one file for pip
 //! - `main.rs`: the words of `cargo xtask`; `suite.rs`: its `test`; `tally.rs`: the closing summary
@@ -10,6 +11,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tools for developers")]
 
+pub mod fake_gpu;
 pub mod install;
 pub mod process;
 pub mod wheel;

@@ -7,7 +7,7 @@ use paceline_analyze::{
 };
 use paceline_plan::{Plan, Script};
 use paceline_random::{Purpose, Stream};
-use paceline_record::{ScriptRecord, ScriptStaging};
+use paceline_record::{GpuUse, ScriptRecord, ScriptStaging};
 
 /// A synchronous run with one server.
 #[derive(Clone)]
@@ -434,9 +434,54 @@ fn of_script(delegated: Option<&str>) -> RecordedRun {
         python: "python3".into(),
         apply: "worker".into(),
         delegated: delegated.map(str::to_owned),
+        gpus: Vec::new(),
+        without_mps: false,
+        auto: false,
     };
     recorded.plan = Some(Plan { workers: 2, script: Some(script), ..Plan::example() });
     recorded
+}
+
+#[test]
+fn a_script_is_bound_by_copying_by_its_gpus_or_by_the_host_that_they_wait_for() {
+    let mut recorded = of_script(None);
+    let usual = Explanation::new(&recorded).unwrap();
+    assert!(![Cause::Staging, Cause::Gpu, Cause::Host].contains(&usual.verdict.cause), "{:?}", usual.verdict);
+    let (step_s, steps) = (usual.step_s, recorded.steps.iter().filter(|step| step.rank == 0).count());
+    let script = |recorded: &mut RecordedRun| recorded.script.take().unwrap();
+    // Nine tenths of each step.
+    let copying = ScriptStaging { rank: 0, staging_s: 0.9 * step_s * steps as f64, ready_s: Vec::new() };
+    recorded.script = Some(ScriptRecord { staging: vec![copying], ..script(&mut recorded) });
+    let copied = Explanation::new(&recorded).unwrap();
+    assert_eq!(copied.verdict.cause, Cause::Staging, "{:?}", copied.verdict);
+    assert!((copied.verdict.share - 0.9).abs() < 1e-9, "{:?}", copied.verdict);
+    assert!(
+        copied.verdict.sentence.contains("Copying gradients sets the pace"),
+        "{}",
+        copied.verdict.sentence
+    );
+
+    let gpu = |utilisation: f64, workers: &[usize]| GpuUse {
+        gpu: "0".into(),
+        workers: workers.to_vec(),
+        utilisation_percent: Some(utilisation),
+        ..GpuUse::default()
+    };
+    // Passes take all of the time: what they are is what the GPUs say.
+    recorded.steps.iter_mut().for_each(|step| (step.wait_s, step.send_s, step.apply_s) = (0.0, 0.0, 0.0));
+    for (utilisation, workers, cause) in [
+        (95.0, &[0, 1][..], Cause::Gpu),
+        (25.0, &[0, 1], Cause::Host),
+        (0.5, &[0, 1], Cause::Host),
+        // Nobody was given one, and nobody uses one: workers compute on cores.
+        (0.5, &[], Cause::Compute),
+        (95.0, &[], Cause::Gpu),
+    ] {
+        let gpus = vec![gpu(utilisation, workers), gpu(0.0, &[])];
+        recorded.script = Some(ScriptRecord { staging: Vec::new(), gpus, ..script(&mut recorded) });
+        let said = Explanation::new(&recorded).unwrap();
+        assert_eq!(said.verdict.cause, cause, "{utilisation}% of {workers:?}: {:?}", said.verdict);
+    }
 }
 
 #[test]

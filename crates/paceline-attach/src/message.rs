@@ -144,6 +144,9 @@ pub struct Welcome {
     pub saves_every: Option<u64>,
     /// Where the script's own framework averages.
     pub delegated: Option<DelegatedGroup>,
+    /// What the script calls the one GPU that it is given; none: it chooses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
 /// A step as the script has measured it.

@@ -66,6 +66,8 @@ fn end_group(group: Pid) {
 pub struct ScriptCommand {
     /// The program that runs it.
     pub python: String,
+    /// A module of Python's that runs the script, if it does not run by itself.
+    pub module: Option<&'static str>,
     /// The script.
     pub file: String,
     /// Its arguments.
@@ -184,6 +186,7 @@ impl ScriptProcess {
     ) -> io::Result<(Self, ScriptSocket)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut python = Command::new(&command.python);
+        python.args(command.module.iter().flat_map(|module| ["-m", module]));
         python.arg(&command.file).args(&command.args);
         python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Whoever started this process as one of several did not start the script: its own frameworks must not think so.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::end::{End, MEMORY};
 use crate::explain::Timed;
-use crate::{channels, ps};
+use crate::{channels, exits, ps};
 
 /// Repetitions that are not counted.
 pub(crate) const WARM_UP: usize = 3;
@@ -56,6 +56,8 @@ pub enum Task {
     Channel(channels::Task),
     /// Pushes to parameter servers, and pulls.
     Serve(ps::Task),
+    /// The answers of a network with early exits, tier by tier.
+    Answer(Box<exits::ExitTask>),
 }
 
 /// Who measures: `program WORD` is a rank, and names stand for these.
@@ -168,14 +170,14 @@ impl Bench {
     pub fn world(&self) -> usize {
         match &self.task {
             Task::Serve(task) => self.workers + task.servers,
-            Task::Exchange | Task::Explain | Task::Channel(_) => self.workers,
+            Task::Exchange | Task::Explain | Task::Channel(_) | Task::Answer(_) => self.workers,
         }
     }
 
     /// Bytes that are moved however little time was asked for.
     fn least_bytes(&self) -> u64 {
         let elements = match &self.task {
-            Task::Exchange | Task::Explain => 0,
+            Task::Exchange | Task::Explain | Task::Answer(_) => 0,
             Task::Channel(task) => 6 * task.sizes.iter().sum::<usize>() * self.workers,
             Task::Serve(task) => 2 * task.params * self.workers * (WARM_UP + task.rounds as usize),
         };
@@ -186,6 +188,7 @@ impl Bench {
         match &self.task {
             Task::Exchange | Task::Explain => {}
             Task::Channel(_) => return channels::links(self.workers, rank),
+            Task::Answer(_) => return exits::links(self.workers, rank),
             Task::Serve(task) => return task.links(self.workers, rank, &registries.protocols),
         }
         match registries.protocols.strategies.find(&self.what) {
@@ -201,6 +204,7 @@ impl Bench {
             }
             Task::Channel(task) => task.play(self, part),
             Task::Serve(task) => task.play(self.workers, part),
+            Task::Answer(task) => task.play(part),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - `exchange`: a measurement ([`Bench`]): all-reduce and point to point; [`play`]: a rank's part of any measurement
+//! - `exits`: the tiers of a network with early exits as ranks, and the bytes between them
 //! - `explain`: where the time of an all-reduce goes, beside what the machine can do
 //! - `end`: one rank's end of its channels
 //! - [`channels`]: latency and bandwidth of every transport; [`ps`]: throughput of parameter servers
@@ -20,6 +21,7 @@ pub mod compute;
 mod document;
 mod end;
 mod exchange;
+mod exits;
 mod explain;
 pub mod payload;
 pub mod ps;
@@ -30,6 +32,7 @@ mod sweep;
 pub use channels_document::{Channel, ChannelRepeat};
 pub use document::{Channels, SizeDistribution};
 pub use exchange::{Bench, BenchProgram, Row, Task, play, table};
+pub use exits::{DistributedExits, ExitRun, ExitTask, TierTraffic};
 pub use explain::{BreakdownRow, ExchangeBreakdown};
 pub use settings::{measuring_seconds, message_length};
 pub use sweep::{ChannelAxes, Progress, SweepRules};

@@ -4,8 +4,8 @@
 //! are numbers, texts are tokens, and large images stay on disk until their batch comes.
 //!
 //! # Layout
-//! - `registry`: every dataset by name; one file each: `digits`, `mnist`, `cifar`, `image_folder`, `ts`, `text`,
-//!   and made-up ones: `synthetic`, `series`, `letters`
+//! - `registry`: every dataset by name; one file each: `digits`, `mnist`, `mnist_views`, `cifar`, `image_folder`,
+//!   `ts`, `text`, and made-up ones: `synthetic`, `series`, `letters`, `views`
 //! - [`origin`]: where datasets come from: addresses, hashes, licences
 //! - `contents`: what is in a dataset, for people and programs
 //! - `dataset`: a loaded dataset
@@ -38,6 +38,7 @@ mod idx;
 mod image_folder;
 mod letters;
 mod mnist;
+mod mnist_views;
 mod numpy;
 pub mod order;
 pub mod origin;
@@ -50,6 +51,7 @@ mod synthetic;
 mod text;
 mod ts;
 mod uea;
+mod views;
 
 pub use contents::{DatasetContents, FileState, common_path};
 pub use dataset::{Dataset, Normalisation, Split};

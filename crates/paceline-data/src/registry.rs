@@ -8,7 +8,7 @@ use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::folders::Folders;
 use crate::origin::Origin;
-use crate::{cifar, digits, image_folder, letters, mnist, series, synthetic, text, ts};
+use crate::{cifar, digits, image_folder, letters, mnist, mnist_views, series, synthetic, text, ts, views};
 
 /// A dataset that users can name.
 pub struct DatasetKind {
@@ -121,6 +121,8 @@ pub static DATASETS: &[DatasetKind] = &[
     synthetic::COLOUR,
     series::SERIES,
     letters::LETTERS,
+    views::VIEWS,
+    mnist_views::MNIST_VIEWS,
 ];
 
 #[cfg(test)]

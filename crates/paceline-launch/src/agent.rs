@@ -16,6 +16,7 @@ use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link, may_come_yet};
 use serde_json::json;
 
 use crate::control::RankEvent;
+use crate::devices::ScriptConditions;
 use crate::engine::EngineTask;
 use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
@@ -299,7 +300,9 @@ impl Agent<'_> {
         recording: Option<Recording>,
     ) -> Result<RankProcesses, LaunchError> {
         let address = Some(self.line.local().ip());
-        let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording, None);
+        let conditions = ScriptConditions::default();
+        let orders =
+            orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording, &conditions);
         let (program, word) = &self.join.program;
         let mut processes = RankProcesses::start_ranks(program, word, orders)?;
         let (news, sender) = (processes.take_news(), self.sender.clone());

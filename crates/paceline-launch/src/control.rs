@@ -14,6 +14,7 @@ use paceline_train::{Layout, Segment};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::devices::ScriptConditions;
 use crate::pauses::PackedState;
 
 /// Most bytes of a document: a server's account of every update is the largest.
@@ -66,8 +67,8 @@ pub enum RankCommand {
         folders: Vec<PathBuf>,
         place: Option<Place>,
         recording: Option<Recording>,
-        /// Where the scripts' own framework meets, if that averages: a port of rank 0's machine.
-        meeting: Option<u16>,
+        /// What its script is started with.
+        conditions: ScriptConditions,
     },
     /// Do a task that is no training.
     Task { task: RankTask, rank: usize, key: [u8; 32] },

@@ -10,7 +10,7 @@
 //! - `ranks`: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
 //!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
 //! - `address`: where a machine can be reached
-//! - [`capacity`]: whether the ranks fit on this machine
+//! - [`capacity`]: whether the ranks fit on this machine; [`devices`]: the GPUs that scripts are given
 //! - [`engine`]: processes that a scheduler or launcher has started as one job; hosts over ssh
 //! - [`nodes`]: machines that make whole runs of a study
 //! - `emulated`: emulated hosts and the links between them
@@ -31,6 +31,7 @@ mod address;
 pub mod agent;
 pub mod capacity;
 mod control;
+pub mod devices;
 mod emulated;
 pub mod engine;
 mod error;

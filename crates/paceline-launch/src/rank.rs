@@ -497,7 +497,7 @@ fn life(
     let door = door.map_err(|e| failed(&e.into()))?;
     say(RankEvent::Bound { address: door.address() }, &[]);
     match order {
-        RankCommand::Config { plan, run, rank, key, folders, recording, meeting, .. } => {
+        RankCommand::Config { plan, run, rank, key, folders, recording, conditions, .. } => {
             if plan.pin {
                 keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
@@ -517,7 +517,7 @@ fn life(
                     let _ = control::write(&mut std::io::stdout().lock(), &told, &[]);
                 });
                 start.source =
-                    Some(scripts::attach(&typed, rank, recording.is_some(), meeting, listener, say)?);
+                    Some(scripts::attach(&typed, rank, recording.is_some(), &conditions, listener, say)?);
             }
             let peers = peers(&mut orders);
             if let Some(known) = peers.script {

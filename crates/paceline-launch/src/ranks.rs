@@ -12,6 +12,7 @@ use paceline_wire::line::{Line, LineEvent};
 use paceline_wire::{Key, inproc};
 
 use crate::control::{Place, RankCommand, RankEvent};
+use crate::devices::ScriptConditions;
 use crate::engine::EngineTask;
 use crate::error::LaunchError;
 use crate::joining::{self, HostCommand, HostEvent, RunEnd};
@@ -118,8 +119,16 @@ impl Ranks {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
         let here = hosts.as_ref().map(|hosts| hosts.here.ip());
-        let orders =
-            orders(plan, launch.run, key, &launch.folders.0, &of(0), here, launch.recording, launch.meeting);
+        let orders = orders(
+            plan,
+            launch.run,
+            key,
+            &launch.folders.0,
+            &of(0),
+            here,
+            launch.recording,
+            launch.conditions,
+        );
         let mut processes = RankProcesses::start_ranks(&launch.program.0, launch.program.1, orders)?;
         let news = processes.take_news();
         std::thread::spawn(move || {
@@ -341,14 +350,18 @@ pub(crate) fn orders(
     ranks: &[usize],
     address: Option<IpAddr>,
     recording: Option<Recording>,
-    meeting: Option<u16>,
+    conditions: &ScriptConditions,
 ) -> Vec<(usize, RankCommand)> {
     let order = |(index, &rank): (usize, &usize)| {
         let place = address.map(|address| Place { address, index, ranks: ranks.len() });
         let (plan, run, folders) = (Box::new(plan.clone()), run.to_owned(), folders.to_vec());
         // Of several ranks on one machine, one tells of it.
-        let recording = recording.map(|recording| Recording { host: index == 0, ..recording });
-        (rank, RankCommand::Config { plan, run, rank, key, folders, place, recording, meeting })
+        let recording = recording.map(|recording| {
+            let host = index == 0;
+            Recording { host, devices: host && plan.script.is_some(), ..recording }
+        });
+        let conditions = conditions.clone();
+        (rank, RankCommand::Config { plan, run, rank, key, folders, place, recording, conditions })
     };
     ranks.iter().enumerate().map(order).collect()
 }

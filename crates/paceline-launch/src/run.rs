@@ -18,6 +18,7 @@ use paceline_train::model::evaluation_samples;
 use paceline_wire::{Interfaces, TransportKind};
 
 use crate::control::RankEvent;
+use crate::devices::{ScriptConditions, ScriptDevices};
 use crate::emulated::EmulatedNetwork;
 use crate::error::LaunchError;
 use crate::joining::{self, RunEnd};
@@ -55,8 +56,10 @@ pub struct Launch<'a> {
     pub checkpointing: &'a CheckpointContext,
     /// What to record of each rank, if anything.
     pub recording: Option<Recording>,
-    /// The port at which the scripts' own framework meets, if that averages.
-    pub meeting: Option<u16>,
+    /// What scripts are started with besides what the plan says.
+    pub conditions: &'a ScriptConditions,
+    /// The GPUs that the plan names.
+    pub devices: Option<&'a ScriptDevices>,
 }
 
 /// A free port of this machine, where a script's own framework can meet.
@@ -185,6 +188,7 @@ pub fn run(
         let problem = "a machine that is lost does not come back by itself: not with --listen";
         return Err(PlanError::new("--on-loss", "restart", problem).into());
     }
+    launch.devices.into_iter().for_each(|devices| report(devices.event()));
     let mut checkpointing = launch.checkpointing.clone();
     checkpointing.cut(launch)?;
     let mut done = attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, listen, report);

@@ -9,6 +9,7 @@ use paceline_resolve::TypedPlan;
 use paceline_train::{GradientSource, ScriptRequest, ScriptSource, script_failed};
 
 use crate::control::{RankEvent, ScriptCommon};
+use crate::devices::ScriptConditions;
 use crate::rank::failed;
 
 /// The package that scripts import, as it came with this program: name and text of each file.
@@ -29,16 +30,17 @@ pub(crate) fn attach(
     plan: &TypedPlan<'_>,
     rank: usize,
     times: bool,
-    meeting: Option<u16>,
+    conditions: &ScriptConditions,
     listener: ScriptListener,
     say: &mut dyn FnMut(RankEvent, &[f32]),
 ) -> Result<ScriptSource, RankEvent> {
-    let delegated = plan.strategy.delegated.zip(meeting).map(|(backend, port)| DelegatedGroup {
+    let delegated = plan.strategy.delegated.zip(conditions.meeting).map(|(backend, port)| DelegatedGroup {
         backend: backend.into(),
         address: "127.0.0.1".into(),
         port,
     });
-    let request = ScriptRequest { plan, rank, times, packages: packages(), delegated };
+    let environment = conditions.environment.clone();
+    let request = ScriptRequest { plan, rank, times, packages: packages(), delegated, environment };
     let source = ScriptSource::attach(&request, listener, &mut |pid| {
         sample_script(pid);
         say(RankEvent::Script { pid }, &[]);

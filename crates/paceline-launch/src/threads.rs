@@ -127,9 +127,9 @@ fn run(
             // After a failure nobody listens any more.
             let _ = told.send(Incoming::Here(said));
         });
-        let (recorded, meeting) = (launch.recording.is_some(), launch.meeting);
+        let (recorded, conditions) = (launch.recording.is_some(), launch.conditions);
         let say = &mut |said, numbers: &[f32]| events.say(said, numbers);
-        start.source = Some(scripts::attach(plan, rank, recorded, meeting, listener, say)?);
+        start.source = Some(scripts::attach(plan, rank, recorded, conditions, listener, say)?);
     }
     // A launcher that has given the run up starts nobody.
     let Ok((control, interfaces, script)) = started.recv() else { return Ok(()) };
@@ -140,7 +140,8 @@ fn run(
     let options = rank::options(context.setup.world() * plan.threads, None);
     let transport = rank::emulate(transport, EmulatedNetwork::of(plan), interfaces, options)?;
     // Of several ranks in one process, one tells of it.
-    let recording = launch.recording.map(|r| Recording { process: rank == 0, host: rank == 0, ..r });
+    let (first, devices) = (rank == 0, rank == 0 && plan.script.is_some());
+    let recording = launch.recording.map(|r| Recording { process: first, host: first, devices, ..r });
     let shipped = events.events.clone();
     let ship = move |batch: &Batch, _| {
         let said = RankEvent::Recorded(Box::new(batch.clone()));

@@ -34,7 +34,7 @@ pub struct GradientPlan {
     free: Vec<usize>,
     /// One for each layer of the part.
     pub flows: Vec<Flow>,
-    /// The buffers that gradients come into before the pass, by value: the loss's, and those of later parts.
+    /// The buffers that gradients come into before the pass, by value: the losses', and those of later parts.
     pub incoming: Vec<Option<usize>>,
     /// The buffers that hold gradients after the pass, by value: those that earlier parts wait for are among them.
     pub outgoing: Vec<Option<usize>>,
@@ -56,6 +56,13 @@ impl GradientPlan {
         // Later readers have added up their part of these gradients: what follows is added to it.
         for edge in part.sends.iter().filter(|edge| edge.gradient) {
             plan.incoming[edge.value.0] = Some(plan.take(edge.size));
+        }
+        // The loss of an early exit, which layers behind it add to.
+        for exit in graph.exits() {
+            let own = exit.value.0 > 0 && part.nodes.contains(&(exit.value.0 - 1));
+            if own && plan.incoming[exit.value.0].is_none() {
+                plan.incoming[exit.value.0] = Some(plan.take(graph.shape(exit.value).size()));
+            }
         }
         let mut held = plan.incoming.clone();
         for i in part.nodes.clone().rev() {

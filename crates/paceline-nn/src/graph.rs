@@ -61,6 +61,15 @@ impl Node {
     }
 }
 
+/// An output before the last one: an answer that can do without the layers behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EarlyExit {
+    /// The value that answers, of the output's shape.
+    pub value: ValueId,
+    /// What its loss counts in the sum that training minimises; the last output's counts 1.
+    pub weight: f64,
+}
+
 /// What a training pass needs for each sample, in numbers: without parameters, gradients and scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassMemory {
@@ -98,12 +107,13 @@ pub struct Graph {
     nodes: Vec<Node>,
     params: Vec<Tensor>,
     state: Vec<Tensor>,
+    exits: Vec<EarlyExit>,
 }
 
 impl Graph {
     /// A network without layers.
     pub fn new(input: Shape) -> Self {
-        Self { input, nodes: Vec::new(), params: Vec::new(), state: Vec::new() }
+        Self { input, nodes: Vec::new(), params: Vec::new(), state: Vec::new(), exits: Vec::new() }
     }
 
     /// Appends a layer that reads `inputs`.
@@ -116,11 +126,13 @@ impl Graph {
             input: shapes.first().copied().unwrap_or(self.input),
             problem,
         };
-        if inputs.len() != op.spec().arity() {
-            return Err(refuse(format!("takes {} inputs, not {}", op.spec().arity(), inputs.len())));
+        let (wanted, more) = (op.spec().arity(), op.spec().takes_more());
+        if inputs.len() < wanted || inputs.len() > wanted && !more {
+            let at_least = if more { "at least " } else { "" };
+            return Err(refuse(format!("takes {at_least}{wanted} inputs, not {}", inputs.len())));
         }
-        if inputs.len() == 2 && inputs[0] == inputs[1] {
-            return Err(refuse("its two inputs must be different values".into()));
+        if (1..inputs.len()).any(|k| inputs[..k].contains(&inputs[k])) {
+            return Err(refuse("its inputs must be different values".into()));
         }
         if op.spec().vocabulary().is_some() && inputs[0] != ValueId(0) {
             return Err(refuse("tokens have no gradient: it can only read the network's input".into()));
@@ -164,6 +176,16 @@ impl Graph {
                 self.then(&name, op).expect("an activation fits every shape")
             }
         }
+    }
+
+    /// Lets the last value answer, too: an early exit whose loss counts `weight` in what training minimises.
+    pub fn exit(&mut self, weight: f64) {
+        self.exits.push(EarlyExit { value: self.last(), weight });
+    }
+
+    /// The outputs before the last one, in the order of the layers.
+    pub fn exits(&self) -> &[EarlyExit] {
+        &self.exits
     }
 
     /// Changes how the trained tensor of this name starts.

@@ -9,6 +9,7 @@
 //! - `graph`: a network as data: layers, connections, tensors, cost, initial values
 //! - [`description`]: a network as text; `summary`: what it is, for tables and documents
 //! - `part`: consecutive layers that are computed apart, and what goes in and out
+//! - `tiers`: which layers of a network with early exits are a device's, an edge's, a cloud's
 //! - `network`: a graph or a part with memory: forward, loss, backward; `gradient_plan`: where gradients of values lie
 //! - [`layers`]: one file per layer
 //! - [`models`]: the registry of networks, one file per family
@@ -37,9 +38,10 @@ mod real;
 mod schedule;
 mod shape;
 mod summary;
+mod tiers;
 
 pub use compute::Compute;
-pub use graph::{Graph, Node, PassMemory, ShapeError, Tensor, ValueId};
+pub use graph::{EarlyExit, Graph, Node, PassMemory, ShapeError, Tensor, ValueId};
 pub use layers::Pass;
 pub use loss::{Outcome, Targets};
 pub use network::Network;
@@ -48,3 +50,4 @@ pub use real::Real;
 pub use schedule::{LrScaling, Progress, Schedule};
 pub use shape::Shape;
 pub use summary::{GraphSummary, LayerSummary, TensorSummary};
+pub use tiers::{Tier, TierEdge, Tiers, normalised_entropy};

@@ -12,6 +12,7 @@ use crate::layers::{Backward, Forward, InputGradient, Layer, Pass, Place};
 use crate::loss::{Outcome, Targets};
 use crate::part::GraphPart;
 use crate::real::Real;
+use crate::shape::Shape;
 
 /// A network that can be run on up to a given number of samples at once. One of a part of a graph has the part's
 /// parameters, gradients and state; values go in and out beside the passes.
@@ -62,8 +63,10 @@ impl<T: Real> Network<T> {
         let layers: Vec<_> = nodes
             .iter()
             .map(|node| {
+                let inputs: Vec<Shape> = node.inputs.iter().map(|&value| graph.shape(value)).collect();
                 let place = Place {
                     input: node.input,
+                    inputs: &inputs,
                     output: node.output,
                     capacity,
                     slots,
@@ -207,6 +210,7 @@ impl<T: Real> Network<T> {
                 pass,
                 x: read(0),
                 x2: read(1),
+                inputs: &read,
                 y: &mut after[0][..pass.samples * node.output.size()],
                 params: &params[within(self.graph.param_range(node), &self.part.params)],
                 state: &mut state[within(self.graph.state_range(node), &self.part.state)],
@@ -221,17 +225,41 @@ impl<T: Real> Network<T> {
     /// output) were right. Leaves `scale` × the loss's gradient for the slot's [`Network::backward`], which must come
     /// next: with `scale = 1 / samples of the global batch`, the gradients of workers and of micro-batches add up to
     /// the mean. Only the last part of a graph has an output.
+    ///
+    /// Early exits add their loss, weighted; predictions are the last output's.
+    ///
+    /// # Panics
+    /// If the graph has early exits and this is only a part of it.
     pub fn loss(&mut self, slot: usize, targets: Targets<'_, T>, scale: f64) -> Outcome {
+        let whole = self.part.nodes.len() == self.graph.nodes().len();
+        assert!(whole || self.graph.exits().is_empty(), "early exits need the whole graph");
         let values = &self.slots[slot].values;
         let buffer = self.plan.incoming[values.len() - 1].expect("the last part of a graph");
         let gradient = &mut self.gradients[buffer];
-        let output = &values[values.len() - 1];
-        (T::kernels().loss_with_gradient)(output, self.graph.output(), targets, T::of(scale), gradient)
+        let (output, shape) = (&values[values.len() - 1], self.graph.output());
+        let kernel = T::kernels().loss_with_gradient;
+        let mut outcome = kernel(output, shape, targets, T::of(scale), gradient);
+        for exit in self.graph.exits() {
+            let buffer = self.plan.incoming[exit.value.0].expect("an exit has a gradient");
+            let (output, gradient) = (&values[exit.value.0], &mut self.gradients[buffer]);
+            let early = kernel(output, shape, targets, T::of(scale * exit.weight), gradient);
+            outcome.loss += exit.weight * early.loss;
+        }
+        outcome
     }
 
     /// Like [`Network::loss`] without a gradient.
     pub fn evaluate(&self, slot: usize, targets: Targets<'_, T>) -> Outcome {
-        (T::kernels().loss)(self.output(slot, self.capacity), self.graph.output(), targets)
+        let mut outcome = (T::kernels().loss)(self.output(slot, self.capacity), self.graph.output(), targets);
+        for exit in self.graph.exits() {
+            outcome.loss += exit.weight * self.evaluate_value(slot, exit.value, targets).loss;
+        }
+        outcome
+    }
+
+    /// The loss of a value of the output's shape, taken as the answer.
+    pub fn evaluate_value(&self, slot: usize, value: ValueId, targets: Targets<'_, T>) -> Outcome {
+        (T::kernels().loss)(self.value(slot, value, self.capacity), self.graph.output(), targets)
     }
 
     /// Runs the layers backward from the loss. `grads` is written from its end to its start: overwritten by a batch's
@@ -293,27 +321,32 @@ impl<T: Real> Network<T> {
         let k = i - self.part.nodes.start;
         let (node, flow, n) = (&self.graph.nodes()[i], &self.plan.flows[k], pass.samples);
         let Slot { values, saved } = &mut self.slots[pass.slot];
-        let (x_size, y_size) = (n * node.input.size(), n * node.output.size());
-        let (dy, dx) = match flow.to.first() {
-            None => return,
-            Some(&Hop::Written { to, add }) => {
-                let [dy, dx] = self.gradients.get_disjoint_mut([flow.from, to]).expect("two buffers");
-                (dy, Some(InputGradient { values: &mut dx[..x_size], add }))
-            }
-            _ => (&mut self.gradients[flow.from], None),
-        };
-        self.layers[k].backward(Backward {
-            compute: &self.compute,
-            pass,
-            x: &values[node.inputs[0].0][..x_size],
-            y: &values[i + 1][..y_size],
-            dy: &mut dy[..y_size],
-            params: &params[within(self.graph.param_range(node), &self.part.params)],
-            grads: own,
-            dx,
-            saved: &mut saved[k][..n * self.saved[k]],
-            scratch: &mut self.scratch,
-        });
+        let y_size = n * node.output.size();
+        for (which, (hop, input)) in flow.to.iter().zip(&node.inputs).enumerate() {
+            let x_size = n * self.graph.shape(*input).size();
+            let (dy, dx) = match *hop {
+                Hop::Written { to, add } => {
+                    let [dy, dx] = self.gradients.get_disjoint_mut([flow.from, to]).expect("two buffers");
+                    (dy, Some(InputGradient { values: &mut dx[..x_size], add }))
+                }
+                // The layer's own gradients, and the output's changed in place, are there once.
+                _ if which == 0 => (&mut self.gradients[flow.from], None),
+                _ => continue,
+            };
+            self.layers[k].backward(Backward {
+                compute: &self.compute,
+                pass,
+                which,
+                x: &values[input.0][..x_size],
+                y: &values[i + 1][..y_size],
+                dy: &mut dy[..y_size],
+                params: &params[within(self.graph.param_range(node), &self.part.params)],
+                grads: &mut *own,
+                dx,
+                saved: &mut saved[k][..n * self.saved[k]],
+                scratch: &mut self.scratch,
+            });
+        }
         let (compute, gradients) = (&self.compute, &mut self.gradients);
         for hop in &flow.to {
             let (Hop::Copied(to) | Hop::Added(to)) = *hop else { continue };

@@ -165,11 +165,12 @@ fn the_registered_settings_are_those_that_are_read() {
             "dropout" => "rate = 0\n",
             "embedding" | "gru" | "lstm" => "width = 1\n",
             "attention" => "heads = 1\n",
+            "view" => "top = 0\nleft = 0\nheight = 1\nwidth = 1\n",
             _ => "",
         };
         let text = format!("[[layer]]\nkind = \"{kind}\"\n{needed}nonsense = 1\n");
         let error = build(&text, Shape::new(1, 4, 1), 3).unwrap_err().problem;
-        let common = "kind, name, from, relu, deviation";
+        let common = "kind, name, from, relu, deviation, exit";
         let separator = if settings.is_empty() { "" } else { ", " };
         assert!(error.ends_with(&format!("it takes {common}{separator}{settings}")), "{kind}: {error}");
     }

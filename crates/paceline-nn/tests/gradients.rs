@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use paceline_nn::layers::{
-    Activation, Add, Attention, AveragePool, BatchNorm, Conv1d, Conv2d, Dense, Dropout, Embedding, Function,
-    GlobalAveragePool, Gru, LastStep, LayerNorm, Lstm, MaxPool, Op, Positions, Rows,
+    Activation, Add, Attention, AveragePool, BatchNorm, Concat, Conv1d, Conv2d, Dense, Dropout, Embedding,
+    Function, GlobalAveragePool, Gru, LastStep, LayerNorm, Lstm, MaxPool, Maximum, Mean, Op, Positions, Rows,
+    ViewPart,
 };
-use paceline_nn::{Compute, Graph, Network, Pass, Shape, ShapeError, Targets};
+use paceline_nn::{Compute, Graph, Network, Pass, Shape, ShapeError, Targets, ValueId};
 use paceline_random::{Purpose, Stream};
 
 const SAMPLES: usize = 3;
@@ -293,4 +294,80 @@ fn a_value_that_is_read_three_times_collects_all_its_gradients() {
 #[test]
 fn mean_squared_error() {
     check_with(true, |g| g.then("fc", Dense { outputs: 5 }).map(drop));
+}
+
+/// Two convolutions of what was there.
+fn two(g: &mut Graph, channels: [usize; 2]) -> Result<[ValueId; 2], ShapeError> {
+    let x = g.last();
+    let a = g.push("a", Conv2d::square(channels[0], 3, 1, 1, true), &[x])?;
+    Ok([a, g.push("b", Conv2d::square(channels[1], 1, 1, 0, true), &[x])?])
+}
+
+#[test]
+fn values_brought_together() {
+    // Any number of them; one is read by two layers, and one has no parameters before it but the first layer's.
+    check(|g| {
+        let x = g.last();
+        let [a, b] = two(g, [3, 3])?;
+        g.push("largest", Maximum, &[b, x, a])?;
+        let largest = g.last();
+        g.push("mean", Mean, &[largest, a])?;
+        g.push("both", Mean, &[g.last(), x, b]).map(drop)
+    });
+    check(|g| {
+        let x = g.last();
+        let [a, b] = two(g, [2, 5])?;
+        let side = g.push("concat", Concat, &[a, x, b])?;
+        let other = g.push("again", Concat, &[b, a])?;
+        g.push("all", Concat, &[other, side]).map(drop)
+    });
+}
+
+#[test]
+fn views_of_values_and_blank_ones() {
+    for blank in [0.0, 0.5] {
+        check(|g| {
+            let x = g.last();
+            let a = g.push("a", ViewPart { top: 0, left: 1, height: 3, width: 4, blank }, &[x])?;
+            let b = g.push("b", ViewPart { top: 2, left: 0, height: 3, width: 4, blank }, &[x])?;
+            g.push("both", Maximum, &[a, b]).map(drop)
+        });
+    }
+}
+
+#[test]
+fn early_exits_add_their_weighted_loss() {
+    let fc = |outputs| Dense { outputs };
+    // One exit is a layer's output that nobody else reads, the other one is read on.
+    check(|g| {
+        let x = g.last();
+        g.then("first", fc(4))?;
+        g.exit(0.3);
+        g.push("second", fc(4), &[x])?;
+        g.exit(2.0);
+        g.then("act", Activation { function: Function::Tanh }).map(drop)
+    });
+}
+
+/// Of the sign there are no finite differences: the gradient in front of it is what is behind it, where |x| ≤ 1.
+#[test]
+fn the_gradient_of_a_sign_passes_straight_through_between_minus_1_and_1() {
+    let mut graph = Graph::new(Shape::vector(4));
+    graph.then("add", Positions).unwrap();
+    let sign = graph.then("sign", Activation { function: Function::Sign }).unwrap();
+    graph.then("fc", Dense { outputs: 2 }).unwrap();
+    let graph = Arc::new(graph);
+    let mut net = Network::<f64>::new(Arc::clone(&graph), 1, Arc::new(Compute::new(1, false)));
+    net.input(0, 1).copy_from_slice(&[0.0, -0.5, 1.5, -3.0]);
+    let params: Vec<f64> = (0..graph.param_count()).map(|i| if i < 4 { 0.0 } else { i as f64 }).collect();
+    let pass = Pass::training(1, 0, &[0]);
+    net.forward(&pass, &params, &mut []);
+    assert_eq!(net.value(0, sign, 1), [1.0, -1.0, 1.0, -1.0]);
+    net.loss(0, Targets::Numbers(&[0.0, 0.0]), 1.0);
+    let mut grads = vec![f64::NAN; params.len()];
+    // Mean squared error: the slopes of the two outputs are the outputs themselves.
+    let output = net.output(0, 1).to_vec();
+    net.backward(&pass, &params, &mut grads, &mut |_, _| {});
+    let behind = |i: usize| output[0] * params[4 + 2 * i] + output[1] * params[5 + 2 * i];
+    assert_eq!(grads[..4], [behind(0), behind(1), 0.0, 0.0]);
 }

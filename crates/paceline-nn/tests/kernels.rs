@@ -43,6 +43,8 @@ const IMAGES: &[Case] = &[
     ("mlp", Shape::new(8, 8, 1), 17),
     ("lenet", Shape::new(12, 9, 1), 5),
     ("resnet20", Shape::new(11, 9, 3), 5),
+    ("ddnn", Shape::new(12, 9, 1), 5),
+    ("ddnn-edge", Shape::new(11, 12, 2), 17),
 ];
 
 const SEQUENCES: &[Case] = &[

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_nn::accel::Level;
-use paceline_nn::layers::{Conv2d, Dense};
+use paceline_nn::layers::{Activation, BatchNorm, Concat, Conv2d, Dense, Function, Maximum, Mean, ViewPart};
 use paceline_nn::models::Model;
 use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Real, Shape, ShapeError, Targets, Tensor};
@@ -335,6 +335,32 @@ fn grouped_convolutions_agree_with_pytorch() {
         Ok(graph)
     };
     check("grouped", build, SINGLE);
+}
+
+#[test]
+fn early_exits_of_views_and_signs_agree_with_pytorch() {
+    let build = |input, classes| {
+        let mut graph = Graph::new(input);
+        let (image, mut features, mut scores) = (graph.last(), Vec::new(), Vec::new());
+        for i in 0..3 {
+            let name = |layer: &str| format!("device{i}.{layer}");
+            let view = ViewPart { top: 3 * i, left: 0, height: 3, width: 4, blank: 0.0 };
+            graph.push(&name("view"), view, &[image])?;
+            graph.then(&name("conv"), Conv2d::square(4, 3, 1, 1, false))?;
+            graph.then(&name("bn"), BatchNorm::default())?;
+            features.push(graph.then(&name("sign"), Activation { function: Function::Sign })?);
+            scores.push(graph.then(&name("fc"), Dense { outputs: classes })?);
+        }
+        graph.push("largest", Maximum, &scores)?;
+        graph.exit(0.3);
+        graph.push("mean", Mean, &features)?;
+        graph.then("edge", Dense { outputs: classes })?;
+        graph.exit(0.5);
+        graph.push("all", Concat, &features)?;
+        graph.then("cloud", Dense { outputs: classes })?;
+        Ok(graph)
+    };
+    check("exits", build, SINGLE);
 }
 
 #[test]

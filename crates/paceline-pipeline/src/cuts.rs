@@ -41,6 +41,14 @@ pub enum CutError {
         /// The layers' names.
         layers: Vec<String>,
     },
+    /// The losses of early exits need the whole network.
+    #[error(
+        "--stages {stages}: the network has early exits, and their losses need the whole network; leave --stages out"
+    )]
+    Exits {
+        /// The stages.
+        stages: usize,
+    },
     /// Another number of cuts.
     #[error("--cuts {}: {stages} stages have {} cuts", names.join(","), stages - 1)]
     Count {
@@ -73,6 +81,9 @@ impl Cuts {
         let layers = || graph.nodes().iter().map(|node| node.name.clone()).collect();
         if stages > graph.nodes().len() {
             return Err(CutError::Stages { stages, layers: layers() });
+        }
+        if stages > 1 && !graph.exits().is_empty() {
+            return Err(CutError::Exits { stages });
         }
         let names = match self {
             Self::Auto => return Ok(balanced(graph, costs, stages)),
@@ -185,6 +196,14 @@ mod tests {
         let bounds: Vec<usize> = [0].iter().chain(cuts).chain([&costs.len()]).copied().collect();
         let stage = |pair: &[usize]| costs[pair[0]..pair[1]].iter().map(|cost| cost.both()).sum();
         bounds.windows(2).map(stage).max().unwrap()
+    }
+
+    #[test]
+    fn a_network_with_early_exits_is_not_cut() {
+        let graph = model("ddnn");
+        let costs = counted_costs(&graph, 1);
+        assert_eq!(Cuts::Auto.find(&graph, &costs, 2), Err(CutError::Exits { stages: 2 }));
+        assert_eq!(Cuts::Auto.find(&graph, &costs, 1), Ok(Vec::new()));
     }
 
     /// Every way to cut `count` layers.

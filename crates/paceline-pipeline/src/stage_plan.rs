@@ -86,7 +86,7 @@ impl StagePlan {
 fn refusal(error: CutError) -> PlanError {
     let text = error.to_string();
     let (flag, value) = match &error {
-        CutError::Stages { stages, .. } => ("--stages", stages.to_string()),
+        CutError::Stages { stages, .. } | CutError::Exits { stages } => ("--stages", stages.to_string()),
         CutError::Count { names, .. } => ("--cuts", names.join(",")),
         CutError::Unknown { name, .. } | CutError::Empty { name, .. } => ("--cuts", name.clone()),
     };

@@ -96,6 +96,15 @@ pub struct Script {
     /// The backend of the script's own framework, where that averages: then links and waits are not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegated: Option<String>,
+    /// GPUs of each machine that its workers take in turn, by number or UUID; empty: the script sees what there is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
+    /// Whether workers of one GPU take turns even where NVIDIA's multi-process service could be started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_mps: bool,
+    /// Whether the script says nothing of this program, and its model, optimiser and loaders are found while it runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto: bool,
 }
 
 /// The averaging path of buckets below a length.
@@ -468,7 +477,16 @@ impl Plan {
         if self.delegated() {
             all.retain(|name, _| !OF_OWN_EXCHANGE.contains(&name.as_str()));
         }
-        let Script { file, sha256, args, python, apply, delegated: _ } = script;
+        let Script { file, sha256, args, python, apply, delegated: _, gpus, without_mps, auto } = script;
+        if !gpus.is_empty() {
+            all.insert("gpus".into(), gpus.join(",").into());
+        }
+        if *without_mps {
+            all.insert("mps".into(), "off".into());
+        }
+        if *auto {
+            all.insert("auto".into(), true.into());
+        }
         for (name, value) in [
             ("script", file),
             ("script-sha256", sha256),
@@ -479,6 +497,18 @@ impl Plan {
             all.insert(name.into(), value.clone().into());
         }
         all
+    }
+
+    /// The GPU of a worker, by number or UUID: workers of a machine take them in turn. Emulated hosts are one machine.
+    pub fn gpu_of(&self, rank: usize) -> Option<&str> {
+        let gpus =
+            &self.script.as_ref().filter(|script| !script.gpus.is_empty() && rank < self.workers)?.gpus;
+        let layout = self.layout();
+        let index = match self.network {
+            Some(_) => rank,
+            None => (0..rank).filter(|other| layout[*other] == layout[rank]).count(),
+        };
+        Some(&gpus[index % gpus.len()])
     }
 
     /// A small plan, for tests to change: one worker trains the mlp on the digits for ten steps.

@@ -74,6 +74,10 @@ pub enum Event<'a> {
     /// The scripts of the workers have attached: what they compute with, and the names and lengths of their tensors, in
     /// the order of the parameters.
     Attached { framework: &'a str, tensors: Vec<(&'a str, usize)> },
+    /// The GPUs of the launcher's machine that scripts may compute on, and which workers take which (`ranks`; nobody where
+    /// `--gpus` is not given and scripts choose themselves); whether NVIDIA's multi-process service is used where one has several
+    /// workers (`started` for this run, `running` before, `absent`, or `not-needed`); what there is to note.
+    Devices { gpus: &'a [AssignedGpu], mps: &'static str, notes: &'a [String] },
     /// The script of a rank has written a line.
     Script { rank: usize, line: &'a str },
     /// The script of a rank is waited for: where it is.
@@ -108,6 +112,39 @@ pub enum Event<'a> {
     Failed { kind: FailureKind, code: u8, message: &'a str, hint: &'a str },
     /// The run has ended well.
     Result(RunResult),
+}
+
+/// A GPU, and the workers that it is given to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignedGpu {
+    /// Its number or UUID, as it was named.
+    pub gpu: String,
+    /// Its number, where anybody told.
+    pub index: Option<usize>,
+    /// Its model.
+    pub name: Option<String>,
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// Its memory.
+    pub memory_bytes: Option<u64>,
+    /// The workers.
+    pub ranks: Vec<usize>,
+}
+
+impl AssignedGpu {
+    /// In words: `GPU 0 (NVIDIA H200, 150.8 GB): workers 0, 2`.
+    pub fn words(&self) -> String {
+        let memory = self.memory_bytes.map(|bytes| format!("{:.1} GB", bytes as f64 / 1e9));
+        let about: Vec<String> = self.name.iter().cloned().chain(memory).collect();
+        let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
+        let ranks: Vec<String> = self.ranks.iter().map(ToString::to_string).collect();
+        let workers = match ranks.len() {
+            0 => String::new(),
+            1 => format!(": worker {}", ranks[0]),
+            _ => format!(": workers {}", ranks.join(", ")),
+        };
+        format!("GPU {}{about}{workers}", self.gpu)
+    }
 }
 
 impl RunOrigin {

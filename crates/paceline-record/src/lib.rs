@@ -43,8 +43,8 @@ mod words;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, RankState};
 pub use event::{
-    Event, EventLine, HostsUsed, MembershipChange, RankTotals, ReplicaAccuracy, RunOrigin, RunResult,
-    Seconds, Simulation, SimulationDetails, Staleness,
+    AssignedGpu, Event, EventLine, HostsUsed, MembershipChange, RankTotals, ReplicaAccuracy, RunOrigin,
+    RunResult, Seconds, Simulation, SimulationDetails, Staleness,
 };
 pub use failure::FailureKind;
 pub use journal::{Journal, JournalError};
@@ -52,7 +52,7 @@ pub use machine::Machine;
 pub use observer::Observer;
 pub use recorder::{Recorder, Recording, SAMPLE_HZ, Ship, WaitForRoom};
 pub use row::{Batch, NOBODY, RankSample, StageRow, StepRow, TraceKind, TraceRow};
-pub use script_record::{NOT_OBSERVED, ScriptRecord, ScriptReport, ScriptStaging};
+pub use script_record::{GpuUse, NOT_OBSERVED, ScriptRecord, ScriptReport, ScriptStaging};
 pub use store::{NewRun, Record, RecordError, RunLabels, Store};
 pub use table::{Column, Table, VIEWS, tables};
 pub use tree::{ProcessTree, TreeSummary};

@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use paceline_gpu::Nvml;
 use serde::{Deserialize, Serialize};
 
 use crate::metric::cgroup::Cgroup;
-use crate::metric::{HostReading, InterfaceReading, Metrics, ProcessReading, values};
+use crate::metric::{GpuReading, HostReading, InterfaceReading, Metrics, ProcessReading, values};
 use crate::observer::Observer;
 use crate::process::monotonic_ns;
 use crate::row::{Batch, RankSample, StepRow};
@@ -37,13 +38,16 @@ pub struct Recording {
     pub process: bool,
     /// Whether this rank tells of its machine: of several on one machine, one does.
     pub host: bool,
+    /// Whether it tells of the machine's GPUs as well, where NVML does.
+    #[serde(default)]
+    pub devices: bool,
     /// Messages and waits to keep at most.
     pub trace: u64,
 }
 
 impl Default for Recording {
     fn default() -> Self {
-        Self { sample_hz: SAMPLE_HZ, process: true, host: true, trace: 0 }
+        Self { sample_hz: SAMPLE_HZ, process: true, host: true, devices: false, trace: 0 }
     }
 }
 
@@ -85,6 +89,7 @@ impl Recorder {
             observer: Arc::clone(&observer),
             dropped: Arc::clone(&dropped),
             cgroup: Cgroup::own(),
+            nvml: None,
             batch: Batch { site: Some(Box::new(RunEnvironment::own())), ..Batch::default() },
         };
         let spawned = std::thread::Builder::new().name("record".into()).spawn(move || clerk.work(&from));
@@ -169,6 +174,7 @@ struct Clerk {
     observer: Arc<Observer>,
     dropped: Arc<AtomicU64>,
     cgroup: Cgroup,
+    nvml: Option<Nvml>,
     batch: Batch,
 }
 
@@ -176,6 +182,8 @@ impl Clerk {
     fn work(mut self, from: &Receiver<Packet>) {
         let period =
             (self.recording.sample_hz > 0.0).then(|| Duration::from_secs_f64(1.0 / self.recording.sample_hz));
+        // Loading it takes a while: not the time of the thread that trains.
+        self.nvml = period.filter(|_| self.recording.devices).and_then(|_| Nvml::load().ok());
         let begun = Instant::now();
         let (mut next_sample, mut next_shipment) = (begun, begun);
         loop {
@@ -239,6 +247,12 @@ impl Clerk {
             interfaces: interfaces
                 .iter()
                 .map(|(name, r)| (name.clone(), values(&self.metrics.interface, r)))
+                .collect(),
+            gpus: self
+                .nvml
+                .iter()
+                .flat_map(GpuReading::all)
+                .map(|(gpu, r)| (gpu, values(&self.metrics.gpu, &r)))
                 .collect(),
         });
         self.observer.ask();

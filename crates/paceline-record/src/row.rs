@@ -209,6 +209,9 @@ pub struct RankSample {
     pub host: Values,
     /// Its interfaces by name ([`crate::metric::INTERFACE`]).
     pub interfaces: Vec<(String, Values)>,
+    /// Its GPUs by number ([`crate::metric::GPU`]).
+    #[serde(default)]
+    pub gpus: Vec<(String, Values)>,
 }
 
 /// What a rank ships at once. As a document it leaves out the rows of steps and traces: those travel as numbers.

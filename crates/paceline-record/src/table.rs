@@ -258,6 +258,7 @@ pub fn tables(metrics: &Metrics) -> Vec<Table> {
         table("events", "what the run told, except progress", &["run", "n"], EVENTS),
     ];
     let interface = column("interface", Text, "", "the interface's name");
+    let gpu = column("gpu", Text, "", "the GPU's number");
     let peer = column("peer", Integer, "", "the other rank");
     for (name, metrics) in metrics.tables() {
         let (about, key, first): (_, &'static [&'static str], _) = match name {
@@ -270,6 +271,11 @@ pub fn tables(metrics: &Metrics) -> Vec<Table> {
                 vec![RUN, RANK, peer, TIME, ATTEMPT],
             ),
             "host_samples" => ("a machine at a moment", &["run", "host", "t_ns"], vec![RUN, HOST, TIME]),
+            "gpus" => (
+                "a GPU at a moment (of scripts' runs, where NVML is there)",
+                &["run", "host", "gpu", "t_ns"],
+                vec![RUN, HOST, gpu, TIME],
+            ),
             _ => (
                 "a network interface at a moment",
                 &["run", "host", "interface", "t_ns"],

@@ -2,7 +2,7 @@
 
 use paceline_plan::{Plan, TrainingLength};
 
-use crate::event::{Event, RunResult};
+use crate::event::{AssignedGpu, Event, RunResult};
 
 /// What the training time is divided into.
 const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "wait"];
@@ -35,6 +35,18 @@ impl EventWords {
             }
             Event::Attached { framework, .. } if !framework.is_empty() => {
                 format!("every script has attached ({framework})")
+            }
+            Event::Devices { gpus, mps, notes } => {
+                let assigned = gpus.iter().filter(|gpu| !gpu.ranks.is_empty()).map(AssignedGpu::words);
+                let mps = match mps {
+                    "started" => {
+                        Some("MPS was started: workers of one GPU compute at the same time".to_owned())
+                    }
+                    "running" => Some("MPS runs: workers of one GPU compute at the same time".to_owned()),
+                    _ => None,
+                };
+                let lines: Vec<String> = assigned.chain(mps).chain(notes.iter().cloned()).collect();
+                return (!lines.is_empty()).then(|| lines.join("\n"));
             }
             Event::Script { rank: 0, line } => line.to_owned(),
             Event::Script { rank, line } => format!("[{rank}] {line}"),

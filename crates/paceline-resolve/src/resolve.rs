@@ -342,6 +342,27 @@ fn check_script(plan: &Plan) -> Result<(), PlanError> {
         let problem = "servers that average weights make no updates; leave --apply or --averages out";
         return Err(PlanError::new("--apply", "server", problem));
     }
+    if script.delegated.as_deref() == Some("nccl") && script.gpus.len() < plan.workers {
+        let problem = format!(
+            "NCCL needs a GPU for each of {} workers, and --gpus names {}; --strategy ddp-gloo takes any",
+            plan.workers,
+            if script.gpus.is_empty() { "none".into() } else { script.gpus.len().to_string() }
+        );
+        return Err(PlanError::new("--strategy", &plan.strategy, problem));
+    }
+    if script.auto && plan.delegated() {
+        let problem =
+            "its framework must wrap the model before the first forward pass: the script has to call attach";
+        return Err(PlanError::new(
+            "--auto",
+            "",
+            format!("not with --strategy {}: {problem}", plan.strategy),
+        ));
+    }
+    if script.auto && plan.checkpoint_every.is_some() {
+        let problem = "not with --checkpoint-every: where an unchanged script is in its data is not known";
+        return Err(PlanError::new("--auto", "", problem));
+    }
     let counted = plan.options.keys().any(|name| name == "switch-at");
     if counted && plan.work == TrainingLength::UntilScriptEnds {
         let problem = "switches after a part of the run: give its --steps";
@@ -391,7 +412,31 @@ fn script(file: &Path, given: &PlanSettings) -> Result<Script, PlanError> {
         python: python.unwrap_or_else(|| "python3".into()),
         apply: given.text("apply").unwrap_or("worker").into(),
         delegated: None,
+        gpus: given.text("gpus").map_or(Ok(Vec::new()), gpus)?,
+        without_mps: given.text("mps") == Some("off"),
+        auto: given.given("auto"),
     })
+}
+
+/// GPUs by number or UUID, each once.
+fn gpus(text: &str) -> Result<Vec<String>, PlanError> {
+    let refused = |problem: String| PlanError::new("--gpus", text, problem);
+    let all: Vec<String> = text.split(',').map(|gpu| gpu.trim().to_owned()).collect();
+    for (i, gpu) in all.iter().enumerate() {
+        let uuid = |kind: &str| gpu.strip_prefix(kind).is_some_and(|rest| !rest.is_empty());
+        let plain = gpu.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if gpu.parse::<u32>().is_err() && !(plain && (uuid("GPU-") || uuid("MIG-"))) {
+            return Err(refused(format!(
+                "{gpu:?} is neither the number of a GPU (0, 1, …) nor its UUID (GPU-… or MIG-…); `nvidia-smi -L` lists them"
+            )));
+        }
+        if all[..i].contains(gpu) {
+            return Err(refused(format!(
+                "{gpu} is there twice: workers take GPUs in turn, each is named once"
+            )));
+        }
+    }
+    Ok(all)
 }
 
 /// The absolute path of a file, and the SHA-256 of its content.

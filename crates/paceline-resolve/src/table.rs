@@ -237,6 +237,15 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         RunSetting { requires: Some("script"), ..new("apply",
             "Who updates the parameters of a script: its own optimiser, or servers with a native one that is set as \
             the script's is (SGD, Adam, AdamW) [default: worker]", words(["worker", "server"])) },
+        RunSetting { requires: Some("script"), ..new("gpus",
+            "GPUs that the workers of a machine take in turn, by number or UUID, e.g. 0,1 (docs/pytorch.md#gpus) [default: the \
+            script chooses]", List) }.called("LIST"),
+        RunSetting { requires: Some("gpus"), ..new("mps",
+            "Whether several workers of a GPU share it by NVIDIA's multi-process service, where that can be started [default: \
+            auto]", words(["auto", "off"])) },
+        RunSetting { requires: Some("script"), ..new("auto",
+            "The script says nothing of Paceline: its model, optimiser and loaders are found while it runs, or refused \
+            (docs/pytorch.md#unchanged-scripts); an experiment", Switch) },
         new("init", "Start from these weights: a PyTorch state_dict saved as safetensors", Path),
         RunSetting { requires: Some("init"), ..new("init-partial",
             "Take what fits of --init and start the rest from the seed", Switch) },

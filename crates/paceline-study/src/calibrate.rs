@@ -7,7 +7,8 @@ use std::time::Instant;
 use paceline_data::Dataset;
 use paceline_plan::{Plan, PlanError, Point, Study};
 use paceline_resolve::TypedPlan;
-use paceline_virtual::{Calibration, PassCoverage, PassKey, VirtualError, calibrate};
+use paceline_virtual::calibrate::ScriptSubject;
+use paceline_virtual::{Calibration, PassCoverage, PassKey, ScriptTime, VirtualError, calibrate};
 use serde::Serialize;
 
 use crate::error::StudyFailure;
@@ -88,6 +89,9 @@ pub struct CalibrationSummary {
     cores: usize,
     #[serde(flatten)]
     study: Option<StudyCalibration>,
+    /// What was measured of a script, as the file has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    script: Option<ScriptTime>,
 }
 
 /// Measures a whole machine, and tells what comes next.
@@ -99,6 +103,8 @@ pub struct CalibrationRequest<'a> {
     pub out: &'a Path,
     /// The study whose passes are added to the file; none: the machine is measured anew.
     pub study: Option<&'a Path>,
+    /// The script whose steps are added to the file, and the program whose runs measure it.
+    pub script: Option<(&'a ScriptSubject, &'a Path)>,
     /// Nothing is measured: it is told what would be.
     pub dry_run: bool,
     pub quick: bool,
@@ -112,7 +118,7 @@ impl CalibrationRequest<'_> {
         machine: &MachineMeasurement<'_>,
         note: &dyn Fn(&str),
     ) -> Result<CalibrationSummary, StudyFailure> {
-        let Self { out, study, dry_run, quick } = *self;
+        let Self { out, study, script, dry_run, quick } = *self;
         let start = Instant::now();
         // Mistakes in a study, and a file that cannot be written, are told of before a minute is spent.
         let study = study.map(|file| crate::read(file, registries)).transpose()?;
@@ -120,9 +126,10 @@ impl CalibrationRequest<'_> {
         let passes = passes.transpose()?;
         let say = &mut |what: &str| note(&format!("{:>6.1} s  {what}", start.elapsed().as_secs_f64()));
         let there = out.metadata().is_ok_and(|found| found.len() > 0);
-        let (mut calibration, mut fresh) = match &passes {
-            Some(_) if there => (Calibration::load(out)?, false),
-            Some(_) if dry_run => (Calibration::defaults(), false),
+        let adds = passes.is_some() || script.is_some();
+        let (mut calibration, mut fresh) = match adds {
+            true if there => (Calibration::load(out)?, false),
+            true if dry_run => (Calibration::defaults(), false),
             _ => {
                 if !out.exists() {
                     let failed = |source| StudyFailure::File { path: out.to_owned(), source };
@@ -148,6 +155,15 @@ impl CalibrationRequest<'_> {
             });
             fresh |= added.as_ref().is_some_and(|added| !added.added.is_empty());
         }
+        let mut timed = None;
+        if let Some((script, program)) = script {
+            calibration.check_machine(out)?;
+            let measured = script.measure(program, say)?;
+            note(&script_line(&measured));
+            calibration.add_script(measured.clone());
+            calibration.save(out)?;
+            (timed, fresh) = (Some(measured), true);
+        }
         let seconds = start.elapsed().as_secs_f64();
         match fresh {
             true => note(&format!("wrote {} after {seconds:.1} s", out.display())),
@@ -162,8 +178,28 @@ impl CalibrationRequest<'_> {
             cpu: calibration.cpu,
             cores: calibration.cores,
             study: added,
+            script: timed,
         })
     }
+}
+
+/// What was measured of a script, for people.
+fn script_line(time: &ScriptTime) -> String {
+    let ms = |seconds: f64| format!("{:.3} ms", 1e3 * seconds);
+    let several = time.sharing.iter().skip(1).map(|sharing| {
+        format!("; {:.2} times as long with {} workers at once", sharing.slowdown.median, sharing.processes)
+    });
+    format!(
+        "{}: a pass of {} samples takes {}, {} with its gradients handed over ({} of copying {:.3} MB), an update {}{}",
+        time.file,
+        time.samples,
+        ms(time.alone_s.median),
+        ms(time.pass_s.median),
+        ms(time.staging_s),
+        time.gradient_bytes() as f64 / 1e6,
+        ms(time.update_s),
+        several.collect::<String>()
+    )
 }
 
 /// Before points of a study are predicted: measures what the calibration in `file` lacks if `measure` says so, or else
@@ -346,8 +382,8 @@ fn passes(count: usize) -> String {
 
 fn script(name: &str) -> String {
     format!(
-        "{name} is a script: what it takes is not measured here, recorded runs of it tell that (`paceline train --script \
-         FILE`)"
+        "{name} is a script: what it takes is not measured here; `paceline calibrate --script FILE` does that, and recorded \
+         runs tell it, too (`paceline train --script FILE`)"
     )
 }
 
@@ -455,7 +491,8 @@ mod tests {
         };
         let told = std::cell::RefCell::new(Vec::new());
         let request = |dry_run| {
-            let request = CalibrationRequest { out: &out, study: Some(&file), dry_run, quick: true };
+            let request =
+                CalibrationRequest { out: &out, study: Some(&file), script: None, dry_run, quick: true };
             let note = |line: &str| told.borrow_mut().push(line.to_owned());
             let done = request.execute(&registries, &machine, &note).unwrap();
             (done.study.unwrap(), std::mem::take(&mut *told.borrow_mut()).join("\n"))
@@ -491,7 +528,8 @@ mod tests {
         // What another machine takes is no business of this one.
         let elsewhere = Calibration { cores: written.cores + 1, ..written };
         elsewhere.save(&out).unwrap();
-        let request = CalibrationRequest { out: &out, study: Some(&file), dry_run: false, quick: true };
+        let request =
+            CalibrationRequest { out: &out, study: Some(&file), script: None, dry_run: false, quick: true };
         let refused = request.execute(&registries, &machine, &|_| {}).err().unwrap().to_string();
         assert!(refused.contains("here.toml was measured on another machine"), "{refused}");
     }
@@ -514,7 +552,8 @@ mod tests {
         Calibration::defaults().save(&out).unwrap();
         let file = write("[workload]\nscript = \"train.py\"\nsteps = 4", "workers = [1, 2]", "seconds.train");
         let told = std::cell::RefCell::new(String::new());
-        let request = CalibrationRequest { out: &out, study: Some(&file), dry_run: false, quick: true };
+        let request =
+            CalibrationRequest { out: &out, study: Some(&file), script: None, dry_run: false, quick: true };
         let nothing = |_: &mut dyn FnMut(&str)| unreachable!("the file is there");
         request.execute(&registries, &nothing, &|line| *told.borrow_mut() += line).unwrap();
         assert!(told.borrow().contains("s is a script: what it takes is not measured here"), "{told:?}");

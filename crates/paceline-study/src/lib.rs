@@ -70,6 +70,7 @@ pub use predict::{
 };
 pub use prepare::prepare;
 pub use prior::{calibration, calibration_file};
+pub use recorded_scripts::script_costs;
 pub use registries::{AllRegistries, Registrable};
 pub use report::Findings;
 pub use script_file::{ScriptStudy, script_study};

@@ -54,8 +54,7 @@ pub fn method(known: &StudyHistory, store: &Path) -> Result<Method, StudyFailure
     described(&mut method, &known.registries);
     let mut method = method.or_of_table(&table(known));
     if let Some(measured) = method.measured.as_mut().filter(|_| delegates(study)) {
-        *measured +=
-            "; where the script's own framework averages (ddp-gloo), links and waits were not observed";
+        *measured += "; where the script's own framework averages (ddp-gloo, ddp-nccl), links and waits were not observed";
     }
     Ok(method)
 }

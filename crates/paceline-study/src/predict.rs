@@ -80,7 +80,7 @@ pub fn predictions(
     store: Option<&Path>,
     observer: StudyObserver<'_>,
 ) -> Result<Vec<PointPrediction>, StudyFailure> {
-    let (mut datasets, mut scripts) = (Datasets::new(), RecordedScripts::new(store));
+    let (mut datasets, mut scripts) = (Datasets::new(), RecordedScripts::new(store, terms.calibration));
     let parts = crate::parts(study, registries);
     let mut all: Vec<PointPrediction> = Vec::with_capacity(parts.len() * points.len());
     for (study, point) in parts.iter().flat_map(|part| points.iter().map(move |point| (part, point))) {

@@ -1,20 +1,22 @@
-//! What recorded runs tell of the scripts that a study predicts: nothing else knows what a script costs.
+//! What is known of the scripts that a study predicts: a calibration measured them, or recorded runs tell. Nothing else
+//! knows what a script costs.
 
 use std::path::Path;
 
 use paceline_analyze::{RecordedRun, distinct};
-use paceline_plan::{Plan, Script};
+use paceline_plan::{Plan, PlanError, Script};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
-use paceline_virtual::RecordedScript;
+use paceline_virtual::{Calibration, RecordedScript};
 
 use crate::error::StudyFailure;
 
-/// Scripts by their content and arguments, as recorded runs tell of them.
+/// Scripts by their content and arguments, as a calibration or recorded runs tell of them.
 pub(crate) struct RecordedScripts<'s> {
     store: Option<&'s Path>,
+    calibration: Option<&'s Calibration>,
     runs: Option<(Store, Vec<RunRow>)>,
-    known: Vec<(Script, RecordedScript)>,
+    known: Vec<(Script, usize, RecordedScript)>,
     /// Those that no run tells of.
     pub unknown: Vec<UnknownScript>,
     delegated: usize,
@@ -35,8 +37,9 @@ impl UnknownScript {
         let with = if args.is_empty() { String::new() } else { format!(" -- {}", args.join(" ")) };
         let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         format!(
-            "nothing is known of what this script takes with these arguments{why}: record a run of it first, with one \
-             worker, e.g. paceline train --script {file}{with}"
+            "nothing is known of what this script takes with these arguments{why}: measure it, `paceline calibrate --script \
+             {file}{with}`, and give the file as --calibration; or record a run of it, with one worker, e.g. `paceline train \
+             --script {file}{with}`"
         )
     }
 }
@@ -47,8 +50,8 @@ fn same(a: &Script, b: &Script) -> bool {
 }
 
 impl<'s> RecordedScripts<'s> {
-    pub fn new(store: Option<&'s Path>) -> Self {
-        Self { store, runs: None, known: Vec::new(), unknown: Vec::new(), delegated: 0 }
+    pub fn new(store: Option<&'s Path>, calibration: Option<&'s Calibration>) -> Self {
+        Self { store, calibration, runs: None, known: Vec::new(), unknown: Vec::new(), delegated: 0 }
     }
 
     /// What is known of a plan's script; none where nothing is, or where its own framework averages.
@@ -58,13 +61,15 @@ impl<'s> RecordedScripts<'s> {
             self.delegated += 1;
             return Ok(None);
         }
-        if let Some(i) = self.known.iter().position(|(script, _)| same(script, &wanted)) {
-            return Ok(Some(&self.known[i].1));
+        let known =
+            |(script, threads, _): &(Script, usize, _)| same(script, &wanted) && *threads == plan.threads;
+        if let Some(i) = self.known.iter().position(known) {
+            return Ok(Some(&self.known[i].2));
         }
         match self.look(&wanted, plan.threads)? {
             Ok(found) => {
-                self.known.push((wanted, found));
-                Ok(self.known.last().map(|(_, found)| found))
+                self.known.push((wanted, plan.threads, found));
+                Ok(self.known.last().map(|(_, _, found)| found))
             }
             Err(why) => {
                 let unknown = UnknownScript { args: wanted.args, file: wanted.file, why };
@@ -76,12 +81,16 @@ impl<'s> RecordedScripts<'s> {
         }
     }
 
-    /// The run with the fewest ranks tells most of the script itself; of those, the last one.
+    /// What the calibration measured; else the run with the fewest ranks, which tells most of the script itself; of those,
+    /// the last one.
     fn look(
         &mut self,
         wanted: &Script,
         threads: usize,
     ) -> Result<Result<RecordedScript, Option<String>>, StudyFailure> {
+        if let Some(time) = self.calibration.and_then(|known| known.script_time(wanted, threads)) {
+            return Ok(Ok(RecordedScript::calibrated(time)));
+        }
         if self.runs.is_none() {
             self.runs = match self.store.map(Store::open) {
                 None | Some(Err(RecordError::Empty { .. })) => None,
@@ -111,11 +120,11 @@ impl<'s> RecordedScripts<'s> {
 
     /// What predictions rest on, and what they leave out.
     pub fn notes(&self) -> Vec<String> {
-        let from = self.known.iter().map(|(script, found)| {
+        let from = self.known.iter().map(|(script, _, found)| {
             let args =
                 if script.args.is_empty() { String::new() } else { format!(" {}", script.args.join(" ")) };
             let file = Path::new(&script.file).file_name().unwrap_or_default().to_string_lossy();
-            format!("{file}{args}: predicted from the recorded run {}", found.run())
+            format!("{file}{args}: predicted from {}", found.source())
         });
         let mut notes: Vec<String> = from.collect();
         notes.extend(self.unknown.iter().map(|unknown| format!("not predicted: {}", unknown.problem())));
@@ -126,4 +135,22 @@ impl<'s> RecordedScripts<'s> {
         }
         distinct(notes)
     }
+}
+
+/// What is known of a plan's script: from the calibration, else from a run in the store.
+pub fn script_costs(
+    plan: &Plan,
+    calibration: Option<&Calibration>,
+    store: &Path,
+) -> Result<RecordedScript, StudyFailure> {
+    let mut scripts = RecordedScripts::new(Some(store), calibration);
+    if let Some(known) = scripts.of(plan)?.cloned() {
+        return Ok(known);
+    }
+    let problem = match scripts.unknown.first() {
+        Some(unknown) => unknown.problem(),
+        None => "the script's own framework averages: it is not simulated".into(),
+    };
+    let file = plan.script.as_ref().map_or("", |script| &script.file);
+    Err(PlanError::new("--script", file, problem).into())
 }

@@ -80,6 +80,14 @@ pub enum TrainError {
         /// Answers that are asked for.
         asked: usize,
     },
+    /// The model has no exits, or not such that devices and tiers above them could compute it.
+    #[error("model {model} has no early exits between devices and tiers above them: {problem}")]
+    Exits {
+        /// The model.
+        model: String,
+        /// What is missing.
+        problem: String,
+    },
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
     Shape {
@@ -134,7 +142,9 @@ impl TrainError {
         match self {
             Self::Diverged { .. } => FailureKind::Diverged,
             Self::Shape { .. } | Self::Positions { .. } | Self::Description { .. } => FailureKind::Plan,
-            Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) => FailureKind::Plan,
+            Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) | Self::Exits { .. } => {
+                FailureKind::Plan
+            }
             Self::Data(_) | Self::Restore { .. } => FailureKind::Storage,
             Self::Lost { .. } | Self::Silent { .. } | Self::Verdict { .. } => FailureKind::Lost,
             Self::Wire(_) => FailureKind::Protocol,
@@ -175,6 +185,9 @@ impl TrainError {
             TrainError::Weights { .. } => {
                 "--init takes a PyTorch state_dict in float32, saved as safetensors, at the same place on every \
                  machine; --init-partial takes what fits and starts the rest from the seed"
+            }
+            TrainError::Exits { .. } => {
+                "take --model ddnn or ddnn-edge; docs/exits.md says what a model file needs for --exits"
             }
             TrainError::Frozen { .. } => "`paceline model show` lists a model's layers",
             TrainError::Description { .. } => {

@@ -30,6 +30,8 @@ pub struct InferRequest {
     pub threads: Vec<usize>,
     /// Seconds of each measurement.
     pub seconds: f64,
+    /// What the weights are called, where their file's name says nothing.
+    pub weights: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -77,7 +79,7 @@ impl InferRequest {
         registries: &Registries,
         tell: &dyn Fn(&str),
     ) -> Result<InferenceReport, TrainError> {
-        let Self { mut plan, folders, batches, threads, seconds } = self;
+        let Self { mut plan, folders, batches, threads, seconds, weights } = self;
         let typed = TypedPlan::new(&plan, registries)?;
         let dataset = typed.dataset()?.load(&folders, &model::settings(&plan))?;
         weights::check(&typed, &dataset)?.iter().for_each(|note| tell(note));
@@ -115,7 +117,7 @@ impl InferRequest {
             }
         }
         Ok(InferenceReport {
-            weights: plan.init.map(|init| init.file),
+            weights: weights.or(plan.init.map(|init| init.file)),
             model: plan.model,
             data: plan.data,
             parameters,

@@ -11,6 +11,7 @@
 //!   `crossings`: what goes from stage to stage
 //! - [`model`]: a network with its memory and the readers of its samples
 //! - `inference`: how long a network takes to answer
+//! - `exits`: what the tiers of a network with early exits answer; `exit_report`: how often they are right
 //! - [`weights`]: where training starts: safetensors files, frozen layers
 //! - `segment`: where a run pauses and goes on; `recut`: with other stages
 //! - `clock`: the training clock and the phases it is divided into
@@ -28,6 +29,8 @@ mod crossings;
 mod curve;
 mod engine;
 mod error;
+mod exit_report;
+mod exits;
 mod inference;
 pub mod memory;
 mod meta;
@@ -50,6 +53,8 @@ pub use crossings::Crossings;
 pub use curve::Curve;
 pub use engine::{Begin, Engine, StagePass, Times};
 pub use error::TrainError;
+pub use exit_report::{ExitBytes, ExitFigures, ExitRequest, ExitsReport, LostDevice};
+pub use exits::{ExitAnswer, ExitAnswers, ExitModel, TierNetwork, ViewCutter, pack_signs, unpack_signs};
 pub use inference::InferRequest;
 pub use model::Replica;
 pub use native::NativeSource;

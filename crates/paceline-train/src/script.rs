@@ -34,7 +34,7 @@ pub use starting::ScriptRequest;
 
 use failing::{gone, refuse, refuse_script};
 use flat::{OpenRanges, merged, packed, unpacked};
-use starting::{check, check_file, check_version, command};
+use starting::{DEVICE, check, check_file, check_version, command};
 
 /// The name in a layout of the numbers that say which tensors were used; they come before the script's own.
 pub const USED_TENSORS: &str = "(used)";
@@ -191,6 +191,7 @@ impl ScriptSource {
             until: until.into_iter().chain(plan.stop_after_step).min(),
             saves_every: plan.checkpoint_every,
             delegated: request.delegated.clone(),
+            device: plan.gpu_of(rank).map(|_| DEVICE.to_owned()),
         };
         socket.tensors = attached.tensors.len();
         socket.rated = gives == Gives::Gradients && takes == Takes::Parameters;

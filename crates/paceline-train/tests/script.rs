@@ -55,6 +55,9 @@ fn plan(strategy: &Strategy, sync: &str, averages: &str, apply: &str, workers: u
         python: "python3".into(),
         apply: apply.into(),
         delegated: None,
+        gpus: Vec::new(),
+        without_mps: false,
+        auto: false,
     };
     let mut options = Options::default();
     Protocols::default().resolve(strategy, sync, &mut options).unwrap();
@@ -338,8 +341,14 @@ fn run(plan: &Plan, source: &(dyn Fn(usize) -> Box<dyn GradientSource> + Sync)) 
 fn script(plan: &Plan) -> impl Fn(usize) -> Box<dyn GradientSource> + Sync + '_ {
     move |rank| {
         let typed = typed(plan);
-        let request =
-            ScriptRequest { plan: &typed, rank, times: false, packages: Some(packages()), delegated: None };
+        let request = ScriptRequest {
+            plan: &typed,
+            rank,
+            times: false,
+            packages: Some(packages()),
+            delegated: None,
+            environment: Vec::new(),
+        };
         let listener = Arc::new(|_| {});
         let mut source = ScriptSource::attach(&request, listener, &mut |_| {})
             .unwrap_or_else(|e| panic!("rank {rank}: {e}"));

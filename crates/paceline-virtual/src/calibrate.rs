@@ -1,5 +1,6 @@
 //! Measures a machine: passes, computations on elements, transports, shared cores, startup.
 
+mod script;
 mod sharing;
 mod subject;
 mod transports;
@@ -20,6 +21,7 @@ use paceline_resolve::{Registries, TypedPlan};
 use crate::calibration::{Calibration, MedianEstimate};
 use crate::error::VirtualError;
 use crate::pass::{CLASSES, PassKey, PassTime};
+pub use script::ScriptSubject;
 use sharing::sharing;
 use subject::{Samples, Subject, summed_up};
 use transports::Transports;

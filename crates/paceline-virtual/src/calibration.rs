@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::machine;
 use crate::error::{VirtualError, read, refuse};
 use crate::pass::{PassTime, count};
+use crate::script_time::ScriptTime;
 
 /// The form of the file.
 const VERSION: u32 = 1;
@@ -38,6 +39,9 @@ pub struct Calibration {
     /// Forward and backward passes.
     #[serde(default)]
     pub pass: Vec<PassTime>,
+    /// Steps of scripts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub script: Vec<ScriptTime>,
 }
 
 /// A measured number, and where its median lies with 95% confidence; in the file `[median, low, high]`.
@@ -154,7 +158,7 @@ pub struct Layer {
 }
 
 /// A number with four digits: more than a repetition would give again.
-fn four_digits(value: f64) -> f64 {
+pub(crate) fn four_digits(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
@@ -174,6 +178,8 @@ macro_rules! listed {
         }
     };
 }
+
+pub(crate) use listed;
 
 listed!(MedianEstimate as (f64, f64, f64): (median, low, high) =>
     (four_digits(median), four_digits(low), four_digits(high)));
@@ -258,6 +264,8 @@ impl Calibration {
             "cores and flops-per-s must be positive".into()
         } else if let Some(pass) = found.pass.iter().find(|pass| !pass.seconds.is_positive()) {
             format!("the pass of {} takes no time", pass.key)
+        } else if let Some(script) = found.script.iter().find(|script| !script.is_sound()) {
+            format!("the steps of {} take no time, or have no samples or parameters", script.file)
         } else {
             return Ok(found);
         };
@@ -293,7 +301,8 @@ impl Calibration {
                     # Numbers are [median, low, high]: the median lies between the two with 95% confidence.\n\
                     # (Of transports and of shared cores it is a mean: of rounds over the whole time, of passes.)\n\
                     # Names end with the unit. Messages: [bytes, both sides at once, median s, 95th percentile s].\n\
-                    # Layers: [name, forward s, s of backward until its gradients were final].\n\n";
+                    # Layers: [name, forward s, s of backward until its gradients were final].\n\
+                    # Tensors of scripts: [name, numbers, part of the pass until it and those behind it were final].\n\n";
         head.to_owned() + &toml::to_string(self).expect("plain data")
     }
 
@@ -326,6 +335,7 @@ impl Calibration {
             work: work.map(cost).into(),
             transport: Vec::new(),
             pass: Vec::new(),
+            script: Vec::new(),
         }
     }
 
@@ -358,6 +368,10 @@ impl Calibration {
             of(&mut pass.seconds);
             pass.data_s.as_mut().map(of);
             pass.sharing.iter_mut().for_each(of_sharing);
+        }
+        for script in &mut bound.script {
+            [&mut script.alone_s, &mut script.pass_s].into_iter().for_each(of);
+            script.sharing.iter_mut().for_each(of_sharing);
         }
         bound
     }

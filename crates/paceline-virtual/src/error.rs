@@ -20,6 +20,9 @@ pub enum VirtualError {
     /// What a machine costs cannot be added to what another one does.
     #[error("{} was measured on another machine: {theirs}; this is {own}", path.display())]
     OtherMachine { path: PathBuf, theirs: String, own: String },
+    /// A script could not be measured.
+    #[error("{file} could not be measured: {problem}")]
+    Script { file: String, problem: String },
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),

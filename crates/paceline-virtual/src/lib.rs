@@ -10,7 +10,7 @@
 //! - `changes`: members that change: who is taken away when, as a file, and what comes of it
 //! - `learn`: real gradients in the simulated order
 //! - [`run`]: a plan from its costs to its result; `rows`: its steps, messages and waits for the record
-//! - `script`: a plan whose script was recorded, by what that run tells of it
+//! - `script`: a plan whose script was recorded or measured, by what that tells of it; `script_time`: a script in a calibration
 //! - `predict`: what a plan will take, and how sure that is; [`compare`]: how right that was
 //! - [`words`]: what comes out, for people
 //! - [`whatif`]: what a recorded run would take if something were different
@@ -35,6 +35,7 @@ mod price;
 mod rows;
 pub mod run;
 mod script;
+mod script_time;
 pub mod whatif;
 pub mod words;
 
@@ -47,3 +48,4 @@ pub use paths::calibrated_paths;
 pub use predict::{Prediction, predict, reservations};
 pub use price::{HardwareModel, Terms};
 pub use script::RecordedScript;
+pub use script_time::{ScriptTime, TensorReady};

@@ -69,7 +69,7 @@ pub fn tell(
 /// What a worker's stage did in a step.
 fn stage_row(run: &PreparedRun, rank: usize, took: &StepTimes) -> Option<StageRow> {
     let PreparedRun { setup, graph, stages, .. } = run;
-    let (plan, stages) = (stages.as_ref()?, setup.stages.as_ref()?);
+    let (plan, stages, graph) = (stages.as_ref()?, setup.stages.as_ref()?, graph.as_ref()?);
     let stage = setup.stage_of(rank);
     let batch = setup.replica_batch(took.step - 1, rank / stages.stages.len());
     let computed = (0..stages.micro_batches).filter(|micro| stages.computes(batch, *micro)).count();

@@ -28,6 +28,7 @@ use crate::error::VirtualError;
 use crate::learn::{Learning, LearningTask};
 use crate::price::{self, PassTiming, Terms};
 use crate::rows;
+use crate::script::RecordedScript;
 
 /// A run that is to be simulated.
 #[allow(missing_docs, reason = "the names say what the fields are")]
@@ -43,6 +44,29 @@ pub struct Scenario<'a> {
     pub trace: u64,
     pub run: &'a str,
     pub started: Started,
+}
+
+/// A run of a script that is to be simulated.
+#[allow(missing_docs, reason = "the names say what the fields are")]
+pub struct ScriptScenario<'a> {
+    pub plan: &'a Plan,
+    /// What is known of the script.
+    pub script: &'a RecordedScript,
+    pub terms: Terms<'a>,
+    /// As a [`Scenario`]'s.
+    pub trace: u64,
+    pub run: &'a str,
+    pub started: Started,
+}
+
+/// What both have.
+struct Conditions<'a> {
+    plan: &'a Plan,
+    terms: Terms<'a>,
+    run: &'a str,
+    started: Started,
+    /// Seconds until the first step.
+    startup: f64,
 }
 
 /// Messages that are driven one by one in a second of real time.
@@ -79,11 +103,13 @@ pub fn samples(plan: &Plan, dataset: &Dataset, learn: bool) -> usize {
 /// A scenario that can be run: everything that follows from it.
 pub(crate) struct PreparedRun {
     placed: Plan,
-    pub(crate) graph: Arc<Graph>,
+    /// The network; a script's is not known.
+    pub(crate) graph: Option<Arc<Graph>>,
     strategy: &'static Strategy,
     pub(crate) setup: Setup,
     pub(crate) order: Order,
-    samples: usize,
+    /// Samples of the training split, where there is one.
+    samples: Option<usize>,
     costs: Costs,
     /// What passes take, of each stage where the network is cut into some.
     pub(crate) timings: Vec<PassTiming>,
@@ -91,18 +117,19 @@ pub(crate) struct PreparedRun {
     pub(crate) stages: Option<StagePlan>,
 }
 
+/// A plan on the hosts of a cluster, if there is one.
+pub(crate) fn placed(plan: &Plan, terms: &Terms<'_>) -> Result<Plan, VirtualError> {
+    let Some(cluster) = terms.cluster else { return Ok(plan.clone()) };
+    let placed = cluster.place(plan)?;
+    // The cluster says who sits where, so that another path may be the right one.
+    Ok(Plan { paths: paths(&placed, &terms.registries.transports), ..placed })
+}
+
 impl PreparedRun {
     fn new(scenario: &Scenario<'_>) -> Result<Self, VirtualError> {
         let Scenario { plan, dataset, terms, .. } = scenario;
         let registries = terms.registries;
-        let placed = match terms.cluster {
-            Some(cluster) => {
-                let placed = cluster.place(plan)?;
-                // The cluster says who sits where, so that another path may be the right one.
-                Plan { paths: paths(&placed, &registries.transports), ..placed }
-            }
-            None => (*plan).clone(),
-        };
+        let placed = placed(plan, terms)?;
         check_hosts(&placed, &registries.transports, false)?;
         let plan = TypedPlan::new(plan, registries)?;
         let typed = TypedPlan::new(&placed, registries)?;
@@ -127,7 +154,24 @@ impl PreparedRun {
             }
         };
         let (strategy, order) = (plan.strategy, order());
+        let (graph, samples) = (Some(graph), Some(samples));
         Ok(Self { placed, graph, strategy, setup, order, samples, costs, timings, stages })
+    }
+
+    fn of_script(scenario: &ScriptScenario<'_>) -> Result<Self, VirtualError> {
+        let ScriptScenario { plan, script, terms, .. } = scenario;
+        RecordedScript::check(plan)?;
+        let placed = placed(plan, terms)?;
+        check_hosts(&placed, &terms.registries.transports, false)?;
+        let typed = TypedPlan::new(&placed, terms.registries)?;
+        check(&typed, terms.registries, None)?;
+        let steps = script.steps(plan)?;
+        let (setup, costs) = script.priced(&typed, steps, terms)?;
+        let batch = script.batch() * plan.workers;
+        let all = steps * batch as u64;
+        let order = Order::new(plan.seed, usize::try_from(all).unwrap_or(usize::MAX), batch, all);
+        let (strategy, timings) = (typed.strategy, vec![script.timing(plan)]);
+        Ok(Self { placed, graph: None, strategy, setup, order, samples: None, costs, timings, stages: None })
     }
 
     fn participants(&self) -> Vec<Box<dyn Participant>> {
@@ -146,64 +190,37 @@ pub fn run_watched(
     report: &mut dyn FnMut(Event<'_>),
     watch: &mut dyn FnMut(DrivenEvent),
 ) -> Result<RunResult, VirtualError> {
-    let prepared = PreparedRun::new(scenario)?;
-    let PreparedRun { placed, setup, .. } = &prepared;
-    let plan = scenario.plan;
-    report(Event::Start {
-        schema: SCHEMA,
-        run: scenario.run,
-        plan,
-        plan_sha256: plan.hash(),
-        parameters: setup.params,
-        steps: setup.end(),
-        kernels: paceline_nn::accel::Level::detect().to_string(),
-    });
-    let gather = Gather::new(placed, Some(prepared.samples), None);
+    let stage = PreparedRun::new(scenario)?;
+    let Scenario { plan, terms, run, started, learn, trace, .. } = *scenario;
+    let startup = terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
+    let conditions = Conditions { plan, terms, run, started, startup };
+    conditions.begin(&stage, report);
+    let gather = Gather::new(&stage.placed, stage.samples, None);
     let began = Instant::now();
-    let mut by = "events";
     let mut changed = None;
-    let (happened, mut gather, model) = if let Some(changes) = scenario.changes {
-        let (of, gather) = change(scenario, changes, &prepared, gather, report)?;
+    let (happened, by, gather, model) = if let Some(changes) = scenario.changes {
+        let (of, gather) = change(scenario, changes, &stage, gather, report)?;
         let (happened, model) = (of.happened.clone(), of.model.clone());
         changed = Some(of);
-        (happened, gather, model)
-    } else if scenario.learn {
-        learn(scenario, &prepared, gather, report)?
+        (happened, "events", gather, model)
+    } else if learn {
+        let (happened, gather, model) = self::learn(scenario, &stage, gather, report)?;
+        (happened, "events", gather, model)
     } else {
-        let (happened, as_schedule) = time(&prepared, scenario.trace, watch);
-        by = if as_schedule { "schedule" } else { by };
-        (happened, gather, None)
+        let (happened, by) = time(&stage, trace, watch);
+        (happened, by, gather, None)
     };
-    let seconds = began.elapsed().as_secs_f64();
-    if !happened.stuck.is_empty() {
-        let steps = happened.finished.iter().map(Vec::len).min().unwrap_or(0);
-        return Err(VirtualError::Stuck { ranks: happened.stuck, steps });
+    let mut result = conditions.end(&stage, (&happened, by, began), gather, model, report)?;
+    if let Some(changed) = changed {
+        let end = stage.setup.end();
+        changed.correct(&mut result, end, stage.order.samples_before(end));
+        result.seconds.total = startup + result.seconds.train;
+        if let Some(details) = &mut result.simulated {
+            details.cost = hosts(&terms, &stage.placed, result.seconds.train).1;
+            details.membership = changed.changes;
+        }
     }
-    tell(scenario, &prepared, &happened, &mut gather, report);
-    let startup =
-        scenario.terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
-    let mut result = gather.result(scenario.run, startup, scenario.started, model);
-    let simulation = Simulation {
-        by: by.into(),
-        messages: happened.messages,
-        real_s: seconds,
-        real_total_s: result.seconds.total,
-        rss_peak_bytes: process::peak_memory_bytes(),
-    };
-    if let Some(changed) = &changed {
-        changed.correct(&mut result, setup.end(), prepared.order.samples_before(setup.end()));
-    }
-    result.seconds.total = startup + result.seconds.train;
-    let (hosts, cost) = hosts(scenario, placed, result.seconds.train);
-    result.simulated = Some(Box::new(SimulationDetails {
-        trace_sha256: happened.trace_sha256(),
-        cost,
-        currency: scenario.terms.cluster.and_then(|cluster| cluster.currency.clone()),
-        hosts,
-        membership: changed.map_or_else(Vec::new, |changed| changed.changes),
-        simulation,
-    }));
-    if !scenario.learn {
+    if !learn {
         // Nothing was computed that could be told.
         [result.train_loss, result.final_loss, result.final_accuracy] = [f64::NAN; 3];
         result.params_sha256.clear();
@@ -211,9 +228,82 @@ pub fn run_watched(
     Ok(result)
 }
 
+/// The same of a script.
+pub fn run_script(
+    scenario: &ScriptScenario<'_>,
+    report: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(DrivenEvent),
+) -> Result<RunResult, VirtualError> {
+    let stage = PreparedRun::of_script(scenario)?;
+    let ScriptScenario { plan, script, terms, trace, run, started } = *scenario;
+    let conditions = Conditions { plan, terms, run, started, startup: script.startup_s() };
+    conditions.begin(&stage, report);
+    let began = Instant::now();
+    let (happened, by) = time(&stage, trace, watch);
+    let gather = Gather::new(&stage.placed, None, None);
+    let mut result = conditions.end(&stage, (&happened, by, began), gather, None, report)?;
+    result.train_loss = f64::NAN;
+    result.params_sha256.clear();
+    Ok(result)
+}
+
+impl Conditions<'_> {
+    fn begin(&self, stage: &PreparedRun, report: &mut dyn FnMut(Event<'_>)) {
+        report(Event::Start {
+            schema: SCHEMA,
+            run: self.run,
+            plan: self.plan,
+            plan_sha256: self.plan.hash(),
+            parameters: stage.setup.params,
+            steps: stage.setup.end(),
+            kernels: paceline_nn::accel::Level::detect().to_string(),
+        });
+    }
+
+    /// What came of it; it was driven since `began`.
+    fn end(
+        &self,
+        stage: &PreparedRun,
+        (happened, by, began): (&SimulationReport, &'static str, Instant),
+        mut gather: Gather<'_>,
+        model: Option<String>,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<RunResult, VirtualError> {
+        let seconds = began.elapsed().as_secs_f64();
+        if !happened.stuck.is_empty() {
+            let steps = happened.finished.iter().map(Vec::len).min().unwrap_or(0);
+            return Err(VirtualError::Stuck { ranks: happened.stuck.clone(), steps });
+        }
+        tell(&self.terms, stage, happened, &mut gather, report);
+        let mut result = gather.result(self.run, self.startup, self.started, model);
+        let simulation = Simulation {
+            by: by.into(),
+            messages: happened.messages,
+            real_s: seconds,
+            real_total_s: result.seconds.total,
+            rss_peak_bytes: process::peak_memory_bytes(),
+        };
+        result.seconds.total = self.startup + result.seconds.train;
+        let (hosts, cost) = hosts(&self.terms, &stage.placed, result.seconds.train);
+        result.simulated = Some(Box::new(SimulationDetails {
+            trace_sha256: happened.trace_sha256(),
+            cost,
+            currency: self.terms.cluster.and_then(|cluster| cluster.currency.clone()),
+            hosts,
+            membership: Vec::new(),
+            simulation,
+        }));
+        Ok(result)
+    }
+}
+
 /// Time alone: as a recurrence where the run is one and nobody asks for single messages, event by event otherwise;
-/// whether it is one.
-fn time(stage: &PreparedRun, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (SimulationReport, bool) {
+/// and by which of them.
+fn time(
+    stage: &PreparedRun,
+    trace: u64,
+    watch: &mut dyn FnMut(DrivenEvent),
+) -> (SimulationReport, &'static str) {
     let PreparedRun { strategy, setup, costs, .. } = stage;
     let path = strategy.sums_along(setup);
     let why = match path {
@@ -221,7 +311,7 @@ fn time(stage: &PreparedRun, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> 
         None if setup.stages.is_some() => "the network is cut into stages".into(),
         None => "gradients are not summed along a path".into(),
         Some(path) => match evaluate(setup, path, costs, &mut |step, _| watch(DrivenEvent::Step(step))) {
-            Ok(happened) => return (happened, true),
+            Ok(happened) => return (happened, "schedule"),
             Err(why) => why.to_string(),
         },
     };
@@ -235,7 +325,7 @@ fn time(stage: &PreparedRun, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> 
         Some(_) => paceline_sim::run_repeating(setup, all, costs, progress),
         None => paceline_sim::run_telling(setup, all, costs, memory, progress),
     };
-    (happened, false)
+    (happened, "events")
 }
 
 /// About how many messages there are: those of some hosts' ranks, as if all were like them. A host's first rank may send
@@ -298,7 +388,7 @@ fn change<'a>(
         return Ok((changed, learning.gather));
     }
     let plan = TypedPlan::new(placed, scenario.terms.registries)?;
-    let update = Update::new(&plan, stage.samples, Arc::new(Compute::new(1, false)));
+    let update = Update::new(&plan, stage.samples.unwrap_or(1), Arc::new(Compute::new(1, false)));
     Ok((changes::time_alone(changes, placed, run, update.blocks())?, gather))
 }
 
@@ -317,7 +407,7 @@ fn learning<'a, 'r>(
         setup,
         agreement: (strategy.agreement)(setup),
         together: strategy.deterministic(setup),
-        graph: Arc::clone(graph),
+        graph: graph.clone().expect("a native network"),
         stages: stages.as_ref(),
     };
     Ok(Learning::new(lesson, scratch, gather, report)?)
@@ -386,7 +476,7 @@ fn end(happened: &SimulationReport) -> u64 {
 
 /// Fills in the ranks' accounts, and tells where their time went.
 fn tell(
-    scenario: &Scenario<'_>,
+    terms: &Terms<'_>,
     stage: &PreparedRun,
     happened: &SimulationReport,
     gather: &mut Gather<'_>,
@@ -394,7 +484,7 @@ fn tell(
 ) {
     let PreparedRun { setup, timings, placed, .. } = stage;
     let seconds = |time: u64| time as f64 * 1e-9;
-    let kinds = scenario.terms.cluster.map(|cluster| cluster.hosts());
+    let kinds = terms.cluster.map(|cluster| cluster.hosts());
     let layout = placed.layout();
     let samples = stage.order.samples_before(setup.end());
     for (rank, spent) in happened.spent.iter().enumerate() {
@@ -427,12 +517,12 @@ fn tell(
         });
     }
     gather.phases(report);
-    rows::tell(&scenario.terms.registries.metrics, stage, happened, report);
+    rows::tell(&terms.registries.metrics, stage, happened, report);
 }
 
 /// The cluster's hosts in use, and what they cost over so many seconds, if all have a price.
-fn hosts(scenario: &Scenario<'_>, placed: &Plan, seconds: f64) -> (Vec<HostsUsed>, Option<f64>) {
-    let Some(cluster) = scenario.terms.cluster else { return (Vec::new(), None) };
+fn hosts(terms: &Terms<'_>, placed: &Plan, seconds: f64) -> (Vec<HostsUsed>, Option<f64>) {
+    let Some(cluster) = terms.cluster else { return (Vec::new(), None) };
     let all = cluster.hosts();
     let used = &all[..placed.host_count().min(all.len())];
     let mut groups: Vec<HostsUsed> = Vec::new();

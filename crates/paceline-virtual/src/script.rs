@@ -1,37 +1,49 @@
-//! A script in virtual time: nobody knows its costs before it has run, so they come from a recorded run of it.
+//! A script in virtual time: nobody knows its costs before it has run, so they come from a recorded run of it, or from a
+//! calibration that measured it.
 
-use paceline_analyze::{Explanation, RankTimes, RecordedRun};
+use paceline_analyze::{Explanation, GradientReady, RankTimes, RecordedRun};
 use paceline_plan::{Plan, PlanError, TrainingLength};
-use paceline_protocol::{Options, Setup};
+use paceline_protocol::{Options, SINGLE, Setup};
 use paceline_record::{RankTotals, RunResult, Seconds, Staleness};
 use paceline_resolve::TypedPlan;
-use paceline_sim::SizesOnly;
+use paceline_sim::{Costs, SizesOnly};
 use paceline_statistics::{mean, median};
 use paceline_train::worker::MESSAGE;
 
 use crate::error::VirtualError;
 use crate::predict::Prediction;
 use crate::price::{self, PassTiming, Terms};
+use crate::run::placed;
+use crate::script_time::ScriptTime;
 use crate::whatif;
 
 /// Steps that are simulated: those of a script are alike.
 const STEPS: u64 = 24;
 
-/// What a recorded run tells of its script.
+/// What is known of a script.
 #[derive(Clone, Debug)]
 pub struct RecordedScript {
-    run: String,
-    /// Workers of the recorded run.
-    workers: usize,
+    source: ScriptEvidence,
     params: usize,
-    /// Samples of a worker's step, and of the whole run.
+    /// Samples of a worker's step, and of the whole run where the script ended by itself.
     samples: f64,
-    total_samples: f64,
+    total_samples: Option<f64>,
     startup_s: f64,
     timing: PassTiming,
+    /// The pass of a worker that exchanges nothing, where that was measured beside.
+    alone: Option<PassTiming>,
     /// Seconds of the script's own update.
     update_s: f64,
     cores: Option<usize>,
+}
+
+/// Where it is known from.
+#[derive(Clone, Debug)]
+enum ScriptEvidence {
+    /// A recorded run of so many workers.
+    Run { run: String, workers: usize },
+    /// A calibration.
+    Calibration(Box<ScriptTime>),
 }
 
 impl RecordedScript {
@@ -54,11 +66,10 @@ impl RecordedScript {
         let data = typical(|rank| rank.data_s) / seconds;
         let forward = parts.first().map_or(1.0 / 3.0, |first| (first.end - data).max(0.0));
         Ok(Self {
-            run: said.run.clone(),
-            workers: workers.len(),
+            source: ScriptEvidence::Run { run: said.run.clone(), workers: workers.len() },
             params: recorded.params,
             samples: own_samples,
-            total_samples: samples as f64,
+            total_samples: Some(samples as f64),
             startup_s,
             timing: PassTiming {
                 seconds,
@@ -68,39 +79,119 @@ impl RecordedScript {
                 quantiles: said.jitter.clone(),
                 sharing: Vec::new(),
             },
+            alone: None,
             update_s: typical(|rank| rank.apply_s),
             cores: said.cores,
         })
     }
 
-    /// The recorded run.
-    pub fn run(&self) -> &str {
-        &self.run
+    /// As a calibration has it.
+    pub fn calibrated(time: &ScriptTime) -> Self {
+        let mut from = time.params;
+        let ready = time.tensor.iter().rev().map(|tensor| {
+            from = from.saturating_sub(tensor.numbers);
+            GradientReady { at: tensor.at, from }
+        });
+        let mut ready: Vec<GradientReady> = ready.collect();
+        // What lies before the first tensor is final with it.
+        if let Some(last) = ready.last_mut() {
+            *last = GradientReady { at: 1.0, from: 0 };
+        }
+        let timing = PassTiming {
+            seconds: time.pass_s.median,
+            data: time.data,
+            forward: time.forward,
+            parts: whatif::parts(&ready),
+            quantiles: time.quantiles.clone(),
+            sharing: time.sharing.clone(),
+        };
+        Self {
+            source: ScriptEvidence::Calibration(Box::new(time.clone())),
+            params: time.params,
+            samples: time.samples,
+            total_samples: time.total_samples.map(|samples| samples as f64),
+            startup_s: time.startup_s,
+            alone: Some(PassTiming { seconds: time.alone_s.median, ..timing.clone() }),
+            timing,
+            update_s: time.update_s,
+            cores: None,
+        }
+    }
+
+    /// What it is known from, in words.
+    pub fn source(&self) -> String {
+        match &self.source {
+            ScriptEvidence::Run { run, .. } => format!("the recorded run {run}"),
+            ScriptEvidence::Calibration(_) => "the calibration".into(),
+        }
+    }
+
+    /// Its pass in a plan: a worker alone copies no gradients, and workers of one GPU are in each other's way on it.
+    pub(crate) fn timing(&self, plan: &Plan) -> PassTiming {
+        let pass = self.alone.as_ref().filter(|_| plan.strategy == SINGLE).unwrap_or(&self.timing);
+        match &self.source {
+            ScriptEvidence::Calibration(time) if time.gpus > 0 => {
+                let sharing = time.sharing_of_gpus(plan.workers, gpus(plan, time));
+                PassTiming { sharing, ..pass.clone() }
+            }
+            _ => pass.clone(),
+        }
+    }
+
+    /// Samples of a worker's step, as a whole number.
+    pub(crate) fn batch(&self) -> usize {
+        (self.samples.round() as usize).max(1)
+    }
+
+    /// Seconds until the first step.
+    pub(crate) fn startup_s(&self) -> f64 {
+        self.startup_s
+    }
+
+    /// Steps of a plan: its own, or as many as the script's samples give.
+    pub(crate) fn steps(&self, plan: &Plan) -> Result<u64, PlanError> {
+        if let TrainingLength::Steps(steps) = plan.work {
+            return Ok(steps);
+        }
+        let total = self.total_samples.ok_or_else(|| {
+            let problem = "the script was ended when it was measured, so nobody knows how long it trains: say how many \
+                           steps";
+            PlanError::new("--steps", "", problem)
+        })?;
+        Ok((total / (self.samples * plan.workers as f64)).ceil().max(1.0) as u64)
+    }
+
+    /// What a placed plan costs, and what its strategy is set up with.
+    pub(crate) fn priced(
+        &self,
+        typed: &TypedPlan<'_>,
+        steps: u64,
+        terms: &Terms<'_>,
+    ) -> Result<(Setup, Costs), VirtualError> {
+        let setup = self.setup(typed, steps);
+        let checked = typed.strategy.check(&setup);
+        checked.map_err(|refusal| PlanError::new(&refusal.flag, refusal.value, refusal.problem))?;
+        let mut costs = price::costs_of(typed, self.params, &setup, &self.timing(typed), None, terms);
+        if self.updates(typed) {
+            costs.work.apply = 1e9 * self.update_s / self.params as f64;
+        }
+        self.share_cores(&mut costs.hosts, typed, setup.world(), terms);
+        Ok((setup, costs))
+    }
+
+    /// Refuses a plan that nobody can simulate.
+    pub(crate) fn check(plan: &Plan) -> Result<(), PlanError> {
+        let problem = "the script's own framework averages: it is not simulated";
+        if plan.delegated() { Err(PlanError::new("--strategy", &plan.strategy, problem)) } else { Ok(()) }
     }
 
     /// What another plan of the same script with the same arguments will take.
     pub fn predict(&self, plan: &Plan, terms: &Terms<'_>) -> Result<Prediction, VirtualError> {
-        if plan.delegated() {
-            let problem = "the script's own framework averages: it is not simulated";
-            return Err(PlanError::new("--strategy", &plan.strategy, problem).into());
-        }
-        let placed = match terms.cluster {
-            Some(cluster) => cluster.place(plan)?,
-            None => plan.clone(),
-        };
-        let steps = match plan.work {
-            TrainingLength::Steps(steps) => steps,
-            _ => (self.total_samples / (self.samples * plan.workers as f64)).ceil().max(1.0) as u64,
-        };
+        Self::check(plan)?;
+        let placed = placed(plan, terms)?;
+        let steps = self.steps(plan)?;
         let typed = TypedPlan::new(&placed, terms.registries)?;
-        let setup = self.setup(&typed, steps.min(STEPS).next_multiple_of(8));
-        let checked = typed.strategy.check(&setup);
-        checked.map_err(|refusal| PlanError::new(&refusal.flag, refusal.value, refusal.problem))?;
-        let mut costs = price::costs_of(&typed, self.params, &setup, &self.timing, None, terms);
-        if self.updates(plan) {
-            costs.work.apply = 1e9 * self.update_s / self.params as f64;
-        }
-        self.share_cores(&mut costs.hosts, &placed, setup.world(), terms);
+        let (setup, costs) = self.priced(&typed, steps.min(STEPS).next_multiple_of(8), terms)?;
         let participants = (0..setup.world()).map(|rank| typed.strategy.participant(&setup, rank)).collect();
         let happened = paceline_sim::run(&setup, participants, &costs, &mut SizesOnly);
         if !happened.stuck.is_empty() {
@@ -176,24 +267,57 @@ impl RecordedScript {
     }
 
     /// Why times may be further off than the model is.
-    fn beyond(&self, plan: &Plan, terms: &Terms<'_>) -> Vec<String> {
+    pub fn beyond(&self, plan: &Plan, terms: &Terms<'_>) -> Vec<String> {
         let mut all = Vec::new();
-        if terms.calibration.is_none() {
-            all.push("what messages cost was not measured: round numbers".into());
-        }
-        let (ranks, cores) = ((plan.workers + plan.servers) * plan.threads, self.cores.unwrap_or(usize::MAX));
-        if ranks > cores && terms.cluster.is_none() {
-            all.push(format!("{ranks} computing threads on {cores} cores"));
-        }
-        if self.workers > 1 {
-            let (run, workers) = (&self.run, self.workers);
-            all.push(format!("passes come from run {run} of {workers} workers, which may have shared cores"));
+        let threads = (plan.workers + plan.servers) * plan.threads;
+        match &self.source {
+            ScriptEvidence::Run { run, workers } => {
+                if terms.calibration.is_none() {
+                    all.push("what messages cost was not measured: round numbers".into());
+                }
+                let cores = self.cores.unwrap_or(usize::MAX);
+                if threads > cores && terms.cluster.is_none() {
+                    all.push(format!("{threads} computing threads on {cores} cores"));
+                }
+                if *workers > 1 {
+                    all.push(format!(
+                        "passes come from run {run} of {workers} workers, which may have shared cores"
+                    ));
+                }
+            }
+            ScriptEvidence::Calibration(time) if time.gpus > 0 && terms.cluster.is_none() => {
+                let (gpus, most) = (gpus(plan, time), time.most_on_one_gpu());
+                let each = plan.workers.div_ceil(gpus);
+                if each > most {
+                    all.push(format!("{each} workers of the script on one GPU: up to {most} were measured"));
+                }
+            }
+            ScriptEvidence::Calibration(time) => {
+                let most = time.most_workers();
+                let cores = terms.calibration.map_or(usize::MAX, |known| known.cores);
+                if plan.workers > most && threads > cores && terms.cluster.is_none() {
+                    let workers = plan.workers;
+                    all.push(format!("{workers} workers of the script at once: up to {most} were measured"));
+                }
+                if self.timing.parts.is_empty() {
+                    all.push(
+                        "the script does not tell when its gradients are final: they all wait for the end"
+                            .into(),
+                    );
+                }
+            }
         }
         if terms.cluster.is_some() {
             all.push("the cluster's speeds and links are its file's, not measured".into());
         }
         all
     }
+}
+
+/// GPUs of a plan's machine: those that it names, or as many as were measured.
+fn gpus(plan: &Plan, time: &ScriptTime) -> usize {
+    let named = plan.script.as_ref().map_or(0, |script| script.gpus.len());
+    if named > 0 { named } else { time.gpus.max(1) }
 }
 
 /// What a rank sends and receives over the whole run.
@@ -263,6 +387,9 @@ mod tests {
             python: "python3".into(),
             apply: "worker".into(),
             delegated: (strategy == "ddp-gloo").then(|| "gloo".into()),
+            gpus: Vec::new(),
+            without_mps: false,
+            auto: false,
         };
         Plan {
             workers,

@@ -200,6 +200,9 @@ impl From<VirtualError> for Failure {
             VirtualError::Members { ref hint, .. } => {
                 return Self::new(FailureKind::Lost, error.to_string(), hint.clone());
             }
+            VirtualError::Script { .. } => {
+                (FailureKind::Other, "nothing of it was written; does `paceline train --script FILE` work?")
+            }
             VirtualError::Stuck { .. } => {
                 (FailureKind::Other, "this is a fault of the strategy; please report it")
             }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Folders};
+use paceline_launch::devices::{ScriptConditions, ScriptDevices};
 use paceline_launch::engine::watch_parent;
 use paceline_launch::run::{self, Launch};
 use paceline_launch::{CheckpointContext, Interrupt, capacity};
@@ -157,6 +158,11 @@ impl RunRequest {
         };
         self.check_space(&typed, dataset.as_ref())?;
         capacity::check(&typed, dataset.as_ref(), recording.is_some(), listening.given())?;
+        let devices = ScriptDevices::prepare(plan, listening.given())?;
+        let conditions = ScriptConditions {
+            meeting: typed.strategy.delegated.map(|_| run::meeting_port()).transpose()?,
+            environment: devices.as_ref().map(ScriptDevices::environment).unwrap_or_default(),
+        };
         if recording.is_some() {
             // From its row in the store on, a run that is interrupted saves itself and says so.
             interrupt.arm();
@@ -187,7 +193,8 @@ impl RunRequest {
             plan: &typed,
             registries: registries().runs(),
             dataset: dataset.as_ref(),
-            meeting: typed.strategy.delegated.map(|_| run::meeting_port()).transpose()?,
+            conditions: &conditions,
+            devices: devices.as_ref(),
             folders,
             run: id,
             program: (std::env::current_exe()?, "rank"),

@@ -14,12 +14,14 @@
 Start it by ``paceline train --script train.py --workers 4``. ``docs/pytorch.md`` tells the whole story.
 
 Layout: ``run`` (what the script sees and where its loop is watched), ``exchange`` (when numbers travel), ``memory``
-(copies into and out of the shared memory), ``loader`` (shares of the data), ``state`` (checkpoints), ``optimizer``
+(copies into and out of the shared memory), ``staging`` (copies beside what a GPU computes), ``loader`` (shares of the data), ``state`` (checkpoints), ``optimizer``
 (settings for servers), ``delegated`` (torch's own DDP), ``huggingface`` and ``lightning`` (callbacks).
 """
 
 from __future__ import annotations
 
+import os as _os
+import sys as _sys
 from typing import Any, Optional
 
 try:
@@ -37,7 +39,7 @@ from .optimizer import describe as _describe
 from .run import AttachedRun as _AttachedRun
 from .run import Run
 
-__all__ = ["LightningCallback", "Run", "TrainerCallback", "attach", "shard"]
+__all__ = ["LightningCallback", "Run", "TrainerCallback", "attach", "device", "shard"]
 
 
 def attach(
@@ -80,6 +82,10 @@ def attach_method(
         optimizer=_describe(optimizer, named),
     )
     assert link is not None
+    _check_device(link.device)
+    if link.device is not None and not any(parameter.is_cuda for _, parameter in named):
+        told = "paceline: --gpus gives this worker a GPU, but the model is on the CPU: model.to(pace.device())"
+        print(told, file=_sys.stderr)
     return _AttachedRun(
         link,
         model,
@@ -89,6 +95,22 @@ def attach_method(
         method=method,
         find_unused_parameters=find_unused_parameters,
     )
+
+
+def device() -> _torch.device:
+    """Where this worker computes: the GPU that ``--gpus`` gives it; otherwise a GPU if there is one, else the CPU."""
+    given = _os.environ.get("PACELINE_DEVICE") if _attach.started_by_rank() else None
+    _check_device(given)
+    return _torch.device(given or ("cuda" if _torch.cuda.is_available() else "cpu"))
+
+
+def _check_device(given: Optional[str]) -> None:
+    """Refuses to compute elsewhere than on the GPU that was given."""
+    if given is not None and not _torch.cuda.is_available():
+        raise _attach.AttachError(
+            f"--gpus gives this worker the GPU {_os.environ.get('PACELINE_GPU', '?')}, but torch {_torch.__version__} finds no "
+            "CUDA: install a PyTorch with CUDA, or leave --gpus out to compute on the CPU"
+        )
 
 
 def shard(dataset: Any) -> Any:

@@ -33,6 +33,12 @@ class Delegated:
     def __init__(self, link: Attachment, model: nn.Module, method: str, find_unused_parameters: bool) -> None:
         assert link.delegated is not None
         self._link = link
+        device = torch.device("cpu")
+        if link.delegated["backend"] == "nccl":
+            device = torch.device(link.device or "cuda")
+            if not all(parameter.device.type == "cuda" for parameter in model.parameters()):
+                raise AttachError("--strategy ddp-nccl needs the model on its GPU: model.to(pace.device()) before attach")
+            torch.cuda.set_device(device)
         self._updates = 0
         torch.distributed.init_process_group(
             link.delegated["backend"],
@@ -41,7 +47,7 @@ class Delegated:
             world_size=link.workers,
         )
         self._parallel = DistributedDataParallel(_Forward(model, method), find_unused_parameters=find_unused_parameters)
-        self._flag = torch.zeros(1)
+        self._flag = torch.zeros(1, device=device)
         self._heard = False
         self._inside = False
         self._computed = False

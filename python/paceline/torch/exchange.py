@@ -190,10 +190,11 @@ class GradientExchange(Exchange):
     def tensor_hook(self, number: int) -> Callable[[Tensor], None]:
         fired, queued, pending = self._fired, self._queued, self._pending
         size, bucket, times = self._bytes[number], self.link.bucket, self._times
+        staged, staging = self.memory.staged[number], self.memory.staging
 
         def final(_: Tensor) -> None:
             fired[number] = 1
-            if times.microseconds is not None:
+            if times.microseconds is not None and not staged:
                 times.final(number)
             if self._sent[number]:
                 self._refuse_second_gradient(number)
@@ -206,6 +207,8 @@ class GradientExchange(Exchange):
             self._pending_bytes += size
             if self._pending_bytes >= bucket:
                 self._announce()
+            elif staging is not None and staging.busy:
+                self._tell(self.memory.arrived(()))
 
         return final
 
@@ -214,9 +217,20 @@ class GradientExchange(Exchange):
         self.memory.put_gradients(pending, self.link.scale)
         for number in pending:
             self._sent[number] = 1
-        self.link.ticket(pending)
+        self._tell(self.memory.arrived(pending))
         pending.clear()
         self._pending_bytes = 0
+
+    def _tell(self, numbers: List[int]) -> None:
+        """Announces tensors whose numbers lie in the memory. What a device copies beside is final then, and not before."""
+        if numbers:
+            self._note_times(numbers)
+            self.link.ticket(numbers)
+
+    def _note_times(self, numbers: List[int]) -> None:
+        for number in numbers:
+            if self.memory.staged[number]:
+                self._times.final(number)
 
     def _refuse_second_gradient(self, number: int) -> None:
         raise AttachError(
@@ -244,6 +258,7 @@ class GradientExchange(Exchange):
     def backward_failed(self) -> None:
         self._outside = self._holding = True
         self._torn = any(self._sent)
+        self.memory.wait_for_copies(())
         self._pending.clear()
         self._pending_bytes = 0
         self._queued[:] = self._none
@@ -279,14 +294,20 @@ class GradientExchange(Exchange):
                 self.memory.used_in_gradients.fill_(1.0)
             rest = [number for number in self._all if not self._sent[number]]
             self.memory.put_gradients(rest, self.link.scale)
-            return rest
+            return self._arrived_last(rest)
         if self.memory.used_in_gradients is not None:
             self.memory.used_in_gradients.copy_(torch.tensor(list(fired)))
         rest = [number for number in self._all if fired[number] and not self._sent[number]]
         unused = [number for number in self._all if not fired[number]]
         self.memory.put_gradients(rest, self.link.scale)
         self.memory.put_zeros(unused)
-        return rest + unused
+        return self._arrived_last(rest) + unused
+
+    def _arrived_last(self, rest: List[int]) -> List[int]:
+        """All that was not announced yet, once it has arrived."""
+        last = self.memory.wait_for_copies(rest)
+        self._note_times(last)
+        return last
 
     def _take(self) -> None:
         fired = self._fired

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from ..attach import AttachError, Attachment
+from . import staging
 
 NamedParameters = List[Tuple[str, nn.Parameter]]
 
@@ -67,8 +68,19 @@ class SharedMemory:
             flags = slice(link.used, link.used + len(named))
             self.used_in_gradients = gradient_numbers[flags]
             self.used_in_parameters = parameter_numbers[flags]
+        # What a GPU computes is copied beside it.
+        device = staging.device_of(self.parameters)
+        self.staging: Optional[staging.Staging] = None
+        if device is not None:
+            self.staging = staging.Staging(device)
+            device.register(parameter_numbers)
+            device.register(gradient_numbers)
+        self.staged = [device is not None and device.takes(p) for p in self.parameters]
         # What a product can be written of straight into the memory.
-        self.direct = [p.dtype == torch.float32 and p.device.type == "cpu" for p in self.parameters]
+        self.direct = [
+            p.dtype == torch.float32 and p.device.type == "cpu" and not staged
+            for p, staged in zip(self.parameters, self.staged)
+        ]
         # Gradients that can stay where they were exchanged.
         self.in_place = [
             direct and p.stride() == view.stride()
@@ -83,7 +95,10 @@ class SharedMemory:
 
     def take_parameters(self) -> None:
         """Memory → parameters."""
-        self._copy(self.parameters, self.parameter_views)
+        begun = time.perf_counter_ns()
+        with torch.no_grad():
+            self._take(self.parameters, self.parameter_views)
+        self.copying_ns += time.perf_counter_ns() - begun
 
     def put_updates(self, scale: float) -> None:
         """How far each parameter is from what lies in the parameter memory, times ``scale`` → gradient memory."""
@@ -98,6 +113,7 @@ class SharedMemory:
         """Gradients times ``scale`` → gradient memory."""
         begun = time.perf_counter_ns()
         views, parameters, direct = self.gradient_views, self.parameters, self.direct
+        copies: List[Tuple[int, Tensor]] = []
         for number in numbers:
             gradient = parameters[number].grad
             if gradient is None:
@@ -107,11 +123,41 @@ class SharedMemory:
                 )
             if gradient.requires_grad:  # backward(create_graph=True)
                 gradient = gradient.detach()
-            if direct[number]:
+            if self.staged[number]:
+                copies.append((number, gradient))
+            elif direct[number]:
                 torch.mul(gradient, scale, out=views[number])
             else:
                 views[number].copy_(gradient).mul_(scale)
+        if self.staging is not None and copies:
+            self.staging.put([n for n, _ in copies], [(views[n], gradient) for n, gradient in copies], scale)
         self.copying_ns += time.perf_counter_ns() - begun
+
+    def arrived(self, numbers: Sequence[int]) -> List[int]:
+        """Of ``numbers``, which were just put, and of those before: what lies in the memory by now, and was not told yet."""
+        if self.staging is None:
+            return list(numbers)
+        return [number for number in numbers if not self.staged[number]] + self.staging.arrived()
+
+    def wait_for_copies(self, numbers: Sequence[int]) -> List[int]:
+        """The same once all have arrived."""
+        if self.staging is None:
+            return list(numbers)
+        begun = time.perf_counter_ns()
+        found = [number for number in numbers if not self.staged[number]] + self.staging.wait()
+        self.copying_ns += time.perf_counter_ns() - begun
+        return found
+
+    def wait_for_computing(self) -> None:
+        """Waits until gradients are computed, where a device does that beside: its time is backward's, not the copies'."""
+        if self.staging is not None:
+            self.staging.wait_for_computing()
+
+    def close(self) -> None:
+        """Nothing is exchanged any more."""
+        if self.staging is not None:
+            self.staging.wait()
+            self.staging.device.unregister()
 
     def put_zeros(self, numbers: Sequence[int]) -> None:
         """Zeros → gradient memory, for tensors that had no gradient."""
@@ -134,9 +180,19 @@ class SharedMemory:
                     parameters[number].grad = torch.empty_like(parameters[number])
             copied = [number for number in numbers if not in_place[number]]
             if copied:
-                targets: List[Any] = [parameters[number].grad for number in copied]
-                torch._foreach_copy_(targets, [views[number] for number in copied])
+                self._take([parameters[number].grad for number in copied], [views[number] for number in copied])
         self.copying_ns += time.perf_counter_ns() - begun
+
+    def _take(self, to: List[Any], of: List[Tensor]) -> None:
+        """Memory → tensors; when it returns, the memory may change."""
+        if self.staging is None:
+            torch._foreach_copy_(to, of)
+            return
+        takes = self.staging.device.takes
+        self.staging.take([(tensor, place) for tensor, place in zip(to, of) if takes(tensor)])
+        others = [(tensor, place) for tensor, place in zip(to, of) if not takes(tensor)]
+        if others:
+            torch._foreach_copy_([tensor for tensor, _ in others], [place for _, place in others])
 
     def _copy(self, to: List[Tensor], of: List[Tensor]) -> None:
         begun = time.perf_counter_ns()

@@ -218,6 +218,7 @@ class AttachedRun(Run):
         self._save_if_wanted()
         if not self._exchange.frozen:
             self._memory.put_parameters()
+        self._memory.close()
         if self._delegated is not None:
             self._delegated.leave()
 
@@ -312,6 +313,8 @@ class AttachedRun(Run):
             raise
         finally:
             self._depth = 0
+        if synchronised and isinstance(exchange, GradientExchange):
+            self._memory.wait_for_computing()
         clock.backward_ns += now() - begun - (self._memory.copying_ns - copied_ns)
         clock.add_loss(args[0] if args else kwargs.get("tensors"), self.checkpoint.loss_scale())
         exchange.backward_ends(synchronised)

@@ -18,6 +18,7 @@ mod drift;
 mod ecosystem;
 mod engines;
 mod exchange;
+mod exits;
 mod explain;
 mod first_run;
 mod footprint;
@@ -298,6 +299,13 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, Dataset("mnist")],
         flags: &[],
         run: compression::measure,
+    },
+    Measurement {
+        name: "exits",
+        about: "early exits: MNIST cut 3×2 for six devices, lost devices, bytes beside raw images",
+        needs: &[Paceline, Cores(2), Dataset("mnist")],
+        flags: &[],
+        run: exits::measure,
     },
     Measurement {
         name: "simulator",

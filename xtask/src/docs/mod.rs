@@ -147,7 +147,7 @@ fn index() -> String {
     page.text(
         "What they train is on a page of its own: [models and layers](models.md); how a global batch is cut up on \
          another: [shares and micro-batches](batches.md); and how a network is cut into stages on a third: \
-         [pipelines](pipelines.md). Which combination is the best is a question for \
+         [pipelines](pipelines.md). Networks that answer at several places have [early exits](exits.md). Which combination is the best is a question for \
          [studies](studies.md), and so is whether another system is better: [other systems beside ours](peers.md).",
     );
     page.text(

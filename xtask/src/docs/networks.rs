@@ -55,6 +55,8 @@ pub fn page() -> Outcome<String> {
             .into(),
         "`relu = true`: a ReLU behind it.".into(),
         "`deviation`: lets its weights start normal with this standard deviation, its biases at 0.".into(),
+        "`exit`: makes it an output, too, whose loss counts this much beside the last layer's: [early exits](exits.md)."
+            .into(),
     ]);
     let rows: Vec<_> = Op::KINDS
         .iter()

@@ -38,8 +38,10 @@ pub fn page() -> String {
             "**Scripts tell what only they know**, as `events`: `attached` (framework, names and lengths of the tensors), \
              `reported` (what rank 0's script reported, with step and training clock), `staging` (seconds that a \
              worker's script spent on copying gradients, and when each tensor was final after the start of backward, in \
-             the last step that it told of), `script` (a line that it wrote), `script-wait` (that it is waited for). \
-             Where the script's own framework averages (`ddp-gloo`), links and waits are not observed: `links` and \
+             the last step that it told of), `devices` (GPUs of the launcher's machine: name, UUID, memory, the workers that they \
+             were given to, and whether NVIDIA's multi-process service was `started`, `running` before, `absent` or \
+             `not-needed`), `script` (a line that it wrote), `script-wait` (that it is waited for). \
+             Where the script's own framework averages (`ddp-gloo`, `ddp-nccl`), links and waits are not observed: `links` and \
              `waits` are empty, and `backward_ns` holds the exchange.",
         ]
         .map(str::to_owned),

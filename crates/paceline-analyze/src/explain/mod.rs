@@ -6,6 +6,7 @@
 
 mod advice;
 mod compare;
+mod device;
 mod exchange;
 mod links;
 mod path;

@@ -44,6 +44,12 @@ pub enum Cause {
     Stage,
     /// Stages fill and drain.
     Bubble,
+    /// Gradients are copied between scripts and their ranks.
+    Staging,
+    /// GPUs compute most of the time.
+    Gpu,
+    /// GPUs wait for what the host does: loading, Python, starting kernels.
+    Host,
 }
 
 impl Cause {
@@ -66,6 +72,9 @@ impl Cause {
             Self::NotObserved => "the script, which averages by itself",
             Self::Stage => "a stage that takes longer than the others",
             Self::Bubble => "stages that fill and drain",
+            Self::Staging => "copying gradients (staging)",
+            Self::Gpu => "the GPUs",
+            Self::Host => "the host, which GPUs wait for",
         }
     }
 
@@ -75,7 +84,9 @@ impl Cause {
             // What a straggler costs is waiting for others and computing for itself: it goes first where there is one.
             Self::Straggler | Self::Imbalance | Self::Stage => 3.0,
             // Computing is what a run is for: it is named if nothing else takes as much.
-            Self::Compute => 0.5,
+            Self::Compute | Self::Gpu => 0.5,
+            // Some of the host's time is the time that any step needs around its kernels.
+            Self::Host => 0.8,
             // So is exchanging, if nothing holds it up.
             Self::Exchange => 0.7,
             // Who else uses the cores stretches everything alike.
@@ -135,7 +146,8 @@ impl Verdict {
     }
 
     pub(super) fn new(case: &Case<'_>) -> Self {
-        let mut found = vec![case.computing()];
+        let mut found = case.on_gpus().map_or_else(|| vec![case.computing()], Vec::from);
+        found.extend(case.staging());
         match case.stages() {
             // Stages differ, as they wait for each other: neither is a straggler.
             Some(verdicts) => found.extend(verdicts),
@@ -192,7 +204,9 @@ impl Case<'_> {
     fn computing(&self) -> Verdict {
         let share = self.part(|r| r.compute_s);
         // What computing is without everything that is a cause of its own.
-        let own = (share - self.part(|r| r.data_s) - self.held_off_cores() - self.moving_in_pass()).max(0.0);
+        let copied = self.staging_share().unwrap_or(0.0);
+        let own = share - self.part(|r| r.data_s) - self.held_off_cores() - self.moving_in_pass() - copied;
+        let own = own.max(0.0);
         let sentence = Sentence::new(
             "Workers compute {} of the time: the run is bound by computing",
             [percent("compute_share", share)],

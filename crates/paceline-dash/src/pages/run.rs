@@ -9,7 +9,7 @@ use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{number, settings};
 use paceline_analyze::{Explanation, RecordedRun};
 use paceline_record::store::RunRow;
-use paceline_record::{RecordError, ScriptRecord, ScriptReport, Store};
+use paceline_record::{GpuUse, RecordError, ScriptRecord, ScriptReport, Store};
 
 use super::parts::{self, bytes, called, moment, progress, seconds, state, study_link, tagged, tags, tile};
 use super::{Page, PageResult, Room, failed, frame, note, of_store};
@@ -143,7 +143,28 @@ fn script(record: &ScriptRecord) -> String {
     let row =
         |(name, len, ready): (&str, usize, f64)| vec![name.into(), len.to_string(), number(1e3 * ready)];
     late.rows = record.late().into_iter().map(row).collect();
-    [reported, late].iter().filter(|sheet| !sheet.rows.is_empty()).for_each(|sheet| html += &sheet.html());
+    let head = ["GPU", "model", "workers", "utilisation, %", "memory, GB", "power, W"];
+    let about = "means over the run, of memory the most; of everybody on the GPU";
+    let mut gpus = TextTable::new("GPUs", &head, 3, about);
+    let row = |one: &&GpuUse| {
+        let some = |value: Option<f64>| value.map_or_else(|| "-".into(), number);
+        let workers: Vec<String> = one.workers.iter().map(ToString::to_string).collect();
+        let memory = one.memory_used_bytes.map(|bytes| bytes / 1e9);
+        let name = one.name.clone().unwrap_or_default();
+        vec![
+            one.gpu.clone(),
+            name,
+            workers.join(", "),
+            some(one.utilisation_percent),
+            some(memory),
+            some(one.power_w),
+        ]
+    };
+    gpus.rows = record.own_gpus().iter().map(row).collect();
+    [gpus, reported, late]
+        .iter()
+        .filter(|sheet| !sheet.rows.is_empty())
+        .for_each(|sheet| html += &sheet.html());
     html
 }
 

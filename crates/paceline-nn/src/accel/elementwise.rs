@@ -80,6 +80,45 @@ per_level! {
         }
     }
 
+    /// `y` = 1 where `x` ≥ 0, −1 where it is below, and `x` itself where it is no number.
+    pub fn sign<T: Real>(x: &[T], y: &mut [T]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            let negative = if x < T::ZERO { -T::ONE } else { x };
+            *y = if x >= T::ZERO { T::ONE } else { negative };
+        }
+    }
+
+    /// Clears the gradient where |x| > 1.
+    pub fn straight_through<T: Real>(x: &[T], dy: &mut [T]) {
+        for (d, &x) in dy.iter_mut().zip(x) {
+            *d = if x <= T::ONE && x >= -T::ONE { *d } else { T::ZERO };
+        }
+    }
+
+    /// `best = max(best, x)`, and `which = k` where `x` was larger.
+    pub fn larger_of<T: Real>(x: &[T], k: T, best: &mut [T], which: &mut [T]) {
+        for ((b, w), &x) in best.iter_mut().zip(which).zip(x) {
+            let larger = x > *b;
+            *b = if larger { x } else { *b };
+            *w = if larger { k } else { *w };
+        }
+    }
+
+    /// The gradient of input `k` of a maximum: where it was the largest. `add` keeps what is there.
+    pub fn larger_of_backward<T: Real>(dy: &[T], which: &[T], k: T, dx: &mut [T], add: bool) {
+        for ((o, &w), &d) in dx.iter_mut().zip(which).zip(dy) {
+            let v = if w == k { d } else { T::ZERO };
+            *o = if add { *o + v } else { v };
+        }
+    }
+
+    /// `y = weight · x`, added to what is there if `add`.
+    pub fn weighted<T: Real>(x: &[T], weight: T, y: &mut [T], add: bool) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = if add { *y + weight * x } else { weight * x };
+        }
+    }
+
     /// `y = a + b`, then the positive part if `rectify`.
     pub fn add<T: Real>(a: &[T], b: &[T], y: &mut [T], rectify: bool) {
         if rectify {

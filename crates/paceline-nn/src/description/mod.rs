@@ -24,7 +24,7 @@
 //! outputs = "classes"     # the dataset's number of classes
 //! ```
 //!
-//! Each layer's file says which settings it takes. `deviation = D` on a layer with weights lets them start
+//! Each layer's file says which settings it takes. `exit = W` makes a layer an early exit whose loss counts W. `deviation = D` on a layer with weights lets them start
 //! normal with that standard deviation, and its biases at 0.
 
 mod fields;
@@ -124,6 +124,7 @@ impl Builder {
         let inputs = self.inputs(&mut fields).map_err(|p| p.of(&name))?;
         let relu = fields.flag("relu")?.unwrap_or(false);
         let deviation = fields.real("deviation")?;
+        let exit = fields.real("exit")?;
         let op = Op::read(&kind, &mut fields)
             .ok_or_else(|| Problem::new(kind_at, format!("there is no layer `{kind}`, only {}", kinds())))?;
         let op = op.map_err(|p| p.of(&name))?;
@@ -136,6 +137,12 @@ impl Builder {
         }
         if relu {
             value = graph.relu();
+        }
+        if let Some((weight, at)) = exit {
+            if !(weight > 0.0 && weight.is_finite()) {
+                return Err(Problem::new(at, "`exit` is what its loss counts: above 0").of(&name));
+            }
+            graph.exit(weight);
         }
         self.places.resize(self.graph.nodes().len(), place);
         self.values.insert(name, value);
@@ -158,7 +165,15 @@ impl Builder {
         let Self { graph, places, .. } = self;
         for (i, (node, &place)) in graph.nodes().iter().zip(&places).enumerate() {
             let value = ValueId(i + 1);
-            if value != graph.last() && !graph.nodes().iter().any(|n| n.inputs.contains(&value)) {
+            let exit = graph.exits().iter().any(|exit| exit.value == value);
+            if exit && (value == graph.last() || node.output != graph.output()) {
+                let (own, last) = (node.output, graph.output());
+                let what = format!(
+                    "an early exit answers as the last layer does ({last}), and is not the last; it answers {own}"
+                );
+                return Err(Problem::new(place, what).of(&node.name));
+            }
+            if !exit && value != graph.last() && !graph.nodes().iter().any(|n| n.inputs.contains(&value)) {
                 return Err(Problem::new(place, "no other layer reads its output").of(&node.name));
             }
         }

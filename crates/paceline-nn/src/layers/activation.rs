@@ -24,6 +24,8 @@ pub enum Function {
     Tanh,
     /// 1 / (1 + e⁻ˣ).
     Sigmoid,
+    /// 1 from 0 on, −1 below. Its gradient is passed straight through where |x| ≤ 1, and is 0 elsewhere.
+    Sign,
 }
 
 impl Spec for Activation {
@@ -45,6 +47,7 @@ impl Activation {
             ("gelu", Function::Gelu),
             ("tanh", Function::Tanh),
             ("sigmoid", Function::Sigmoid),
+            ("sign", Function::Sign),
         ];
         Ok(Self { function: fields.choice("function", &functions)? })
     }
@@ -68,6 +71,7 @@ impl<T: Real> Layer<T> for Exec {
                 Function::Gelu => gates::gelu(level, x, y),
                 Function::Tanh => gates::tanh(level, x, y),
                 Function::Sigmoid => gates::sigmoid(level, x, y),
+                Function::Sign => elementwise::sign(level, x, y),
             }
         });
     }
@@ -82,6 +86,7 @@ impl<T: Real> Layer<T> for Exec {
                 Function::Gelu => gates::gelu_backward(level, x, dy),
                 Function::Tanh => gates::tanh_backward(level, y, dy),
                 Function::Sigmoid => gates::sigmoid_backward(level, y, dy),
+                Function::Sign => elementwise::straight_through(level, x, dy),
             }
         });
     }

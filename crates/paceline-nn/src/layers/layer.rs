@@ -30,6 +30,8 @@ impl<T: Real> Kernels<T> {
 /// Where in a network a layer's computation is being set up.
 pub struct Place<'a> {
     pub input: Shape,
+    /// Shapes of all inputs.
+    pub inputs: &'a [Shape],
     pub output: Shape,
     /// Most samples of a pass.
     pub capacity: usize,
@@ -45,8 +47,10 @@ pub struct Forward<'a, T> {
     pub compute: &'a Compute,
     pub pass: &'a Pass<'a>,
     pub x: &'a [T],
-    /// The second input, where [`Spec::arity`] is 2 (else empty).
+    /// The second input, where there is one (else empty).
     pub x2: &'a [T],
+    /// Each input by its number, for layers that take any number of them.
+    pub inputs: &'a dyn Fn(usize) -> &'a [T],
     pub y: &'a mut [T],
     pub params: &'a [T],
     pub state: &'a mut [T],
@@ -58,6 +62,8 @@ pub struct Forward<'a, T> {
 pub struct Backward<'a, T> {
     pub compute: &'a Compute,
     pub pass: &'a Pass<'a>,
+    /// Which input `x` and `dx` are those of. Layers with one input, and those in place, see 0 alone.
+    pub which: usize,
     pub x: &'a [T],
     pub y: &'a [T],
     /// The output's gradient; an in-place layer turns it into the input's.

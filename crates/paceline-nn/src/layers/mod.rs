@@ -6,6 +6,7 @@ mod activation;
 mod add;
 mod attention;
 mod batch_norm;
+mod combine;
 mod conv1d;
 mod conv2d;
 mod dense;
@@ -16,11 +17,13 @@ mod layer_norm;
 mod pool;
 mod recurrent;
 mod sequence;
+mod view;
 
 pub use activation::{Activation, Function};
 pub use add::Add;
 pub use attention::Attention;
 pub use batch_norm::BatchNorm;
+pub use combine::{Concat, Maximum, Mean};
 pub use conv1d::Conv1d;
 pub use conv2d::Conv2d;
 pub use dense::Dense;
@@ -31,6 +34,7 @@ pub use layer_norm::LayerNorm;
 pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
 pub use recurrent::{Gru, Lstm};
 pub use sequence::{LastStep, Positions, Rows};
+pub use view::ViewPart;
 
 use crate::accel::TileStart;
 use crate::description::{Fields, Problem};
@@ -104,6 +108,14 @@ ops! {
     Dropout("dropout": "rate"),
     /// Sum of two values (a residual connection).
     Add("add": ""),
+    /// A rectangle of an image: what one device sees.
+    ViewPart("view": "top, left, height, width, blank"),
+    /// Channels of several values, one behind the other.
+    Concat("concat": ""),
+    /// The largest of several values, element by element.
+    Maximum("maximum": ""),
+    /// The mean of several values, element by element.
+    Mean("mean": ""),
     /// An image read as a sequence of its rows.
     Rows("rows": ""),
     /// The last step of a sequence.
@@ -150,9 +162,13 @@ pub(crate) struct TensorSpec {
 
 /// What a layer is, before any memory is given to it.
 pub(crate) trait Spec {
-    /// How many values the layer takes.
+    /// How many values the layer takes, at least.
     fn arity(&self) -> usize {
         1
+    }
+    /// Whether it takes any larger number of values, too.
+    fn takes_more(&self) -> bool {
+        false
     }
     /// The output's shape, or what is wrong with the inputs.
     fn output(&self, inputs: &[Shape]) -> Result<Shape, String>;
@@ -176,7 +192,8 @@ pub(crate) trait Spec {
     fn fuses_relu(&self) -> bool {
         false
     }
-    /// Whether the input gradient takes the output gradient's place (for every input the same).
+    /// Whether the input gradient takes the output gradient's place (for every input the same). A layer that is not
+    /// in place is asked for the gradient of each of its inputs by itself.
     fn in_place(&self) -> bool {
         false
     }

@@ -1,6 +1,7 @@
 //! The registry of models. To add one: write its file, then add its line to [`MODELS`].
 
 mod conv1d;
+mod ddnn;
 mod lenet;
 mod mlp;
 mod recurrent;
@@ -57,4 +58,6 @@ pub static MODELS: &[Model] = &[
     recurrent::GRU,
     recurrent::LSTM,
     transformer::MODEL,
+    ddnn::DDNN,
+    ddnn::DDNN_EDGE,
 ];

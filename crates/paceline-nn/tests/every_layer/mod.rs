@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use paceline_nn::layers::{
-    Activation, Add, Attention, AveragePool, BatchNorm, Conv1d, Conv2d, Dense, Dropout, Embedding, Function,
-    GlobalAveragePool, Gru, LastStep, LayerNorm, Lstm, MaxPool, Positions, Rows,
+    Activation, Add, Attention, AveragePool, BatchNorm, Concat, Conv1d, Conv2d, Dense, Dropout, Embedding,
+    Function, GlobalAveragePool, Gru, LastStep, LayerNorm, Lstm, MaxPool, Maximum, Mean, Positions, Rows,
+    ViewPart,
 };
 use paceline_nn::models::MODELS;
 use paceline_nn::{Graph, Network, Shape, ShapeError, Targets};
@@ -125,6 +126,21 @@ pub fn layers() -> Vec<Case> {
             let b = g.push("b", Activation { function: Function::Tanh }, &[x])?;
             g.push("sum2", Add, &[b, sum]).map(drop)
         }),
+        image("views and exits", |g| {
+            let x = g.last();
+            let mut views = Vec::new();
+            for (i, top) in [0, 3].into_iter().enumerate() {
+                let view = ViewPart { top, left: i, height: 4, width: 5, blank: 0.3 };
+                g.push(&format!("view{i}"), view, &[x])?;
+                g.then(&format!("conv{i}"), conv(5, 3, 1, 1))?;
+                views.push(g.then(&format!("sign{i}"), Activation { function: Function::Sign })?);
+            }
+            let sum = g.push("mean", Mean, &views)?;
+            g.then("early", Dense { outputs: CLASSES })?;
+            g.exit(0.5);
+            let largest = g.push("largest", Maximum, &[views[1], views[0], sum])?;
+            g.push("concat", Concat, &[views[0], largest]).map(drop)
+        }),
         image("gru", |g| {
             g.then("rows", Rows)?;
             g.then("rnn", Gru { width: 18 })?;
@@ -154,7 +170,7 @@ pub fn layers() -> Vec<Case> {
 pub fn models() -> Vec<Case> {
     let small = |name: &str| match name {
         "softmax" | "mlp" => Shape::new(8, 8, 1),
-        "lenet" => Shape::new(12, 9, 1),
+        "lenet" | "ddnn" | "ddnn-edge" => Shape::new(12, 9, 1),
         "conv1d" => Shape::new(1, 19, 5),
         "gru" | "lstm" => Shape::new(1, 9, 3),
         "transformer" => Shape::new(1, 31, 1),

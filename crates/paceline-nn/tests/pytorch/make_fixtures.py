@@ -58,6 +58,8 @@ def single(values):
 
 
 nearest = []
+# Weights and scores of the early exits of the last forward pass.
+early = []
 
 
 def relu(x):
@@ -303,6 +305,68 @@ class Transformer(nn.Module):
         return self.head(x).flatten(0, 1) if self.channels == 1 else self.head(x[:, -1])
 
 
+class Sign(torch.autograd.Function):
+    """1 from 0 on, -1 below; the gradient is passed straight through between -1 and 1."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return torch.where(x >= 0, 1.0, -1.0).to(x)
+
+    @staticmethod
+    def backward(context, slope):
+        (x,) = context.saved_tensors
+        return slope * (x.abs() <= 1)
+
+
+def sign(x):
+    """A sign that notes how near its inputs come to where it, or its gradient, jumps."""
+    v = x.detach().abs()
+    nearest.append((torch.minimum(v, (v - 1).abs()).min() / v.square().mean().sqrt()).item())
+    return Sign.apply(x)
+
+
+class Device(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4 * 3 * 4, CLASSES)
+
+    def forward(self, x):
+        x = sign(self.bn(self.conv(x)))
+        return x, self.fc(x.flatten(1))
+
+
+class Exits(nn.Module):
+    """Three devices that see a third of the rows each; exits by their largest scores, by their mean features, and by
+    the channels of all."""
+
+    flattened = {f"device{i}.fc": (4, 3, 4) for i in range(3)} | {"edge": (4, 3, 4), "cloud": (12, 3, 4)}
+
+    def __init__(self):
+        super().__init__()
+        self.device0, self.device1, self.device2 = Device(), Device(), Device()
+        self.edge, self.cloud = nn.Linear(48, CLASSES), nn.Linear(144, CLASSES)
+
+    def forward(self, x):
+        devices = [self.device0, self.device1, self.device2]
+        told = [device(x[:, :, 3 * i : 3 * i + 3]) for i, device in enumerate(devices)]
+        scores = torch.stack([scores for _, scores in told])
+        first, second = scores.detach().topk(2, 0).values.unbind(0)
+        nearest.append(((first - second).min() / scores.detach().square().mean().sqrt()).item())
+        features = [features for features, _ in told]
+        mean = self.edge(torch.stack(features).mean(0).flatten(1))
+        early[:] = [(0.3, scores.amax(0)), (0.5, mean)]
+        return self.cloud(torch.cat(features, 1).flatten(1))
+
+
+def loss_of(outputs, labels):
+    """What training minimises: early exits add their loss, weighted."""
+    weighted = [weight * F.cross_entropy(scores, labels) for weight, scores in early]
+    early.clear()
+    return F.cross_entropy(outputs, labels) + sum(weighted)
+
+
 def ours(name):
     """A parameter's name in Paceline: recurrent networks here have one layer."""
     return name.removesuffix("_l0")
@@ -393,7 +457,7 @@ def record(model, shape, optimiser, steps=STEPS, samples=BATCH, clear=CLEAR, **s
         number = clear_batch(model, [samples, *shape], number, clear)
         pixels, labels = batch(samples, *shape, number)
         optim.zero_grad()
-        loss = F.cross_entropy(model(pixels), labels)
+        loss = loss_of(model(pixels), labels)
         loss.backward()
         grads = {ours(n): summary(ours(n), to_ours(model, n, p.grad)) for n, p in model.named_parameters()}
         recorded.append({"batch": number, "loss": loss.item(), "grads": grads})
@@ -409,7 +473,7 @@ def record(model, shape, optimiser, steps=STEPS, samples=BATCH, clear=CLEAR, **s
     pixels, labels = batch(samples, *shape, number)
     with torch.no_grad():
         outputs = model(pixels)
-    loss = F.cross_entropy(outputs, labels).item()
+    loss = loss_of(outputs, labels).item()
     evaluation = {"batch": number, "loss": loss, "outputs": outputs.flatten().tolist()}
     return {
         "torch": torch.__version__,
@@ -446,6 +510,7 @@ def main():
         # 48x48, so that the last stage has more than one pixel; the rest, so that some batch is clear.
         "resnet50": (ResNet50, [48, 48, 3], sgd | {"steps": 1, "samples": 2, "clear": 1e-5}),
         "grouped": (Grouped, [6, 7, 2], sgd),
+        "exits": (Exits, [9, 4, 2], sgd),
         "conv1d": (Conv1d, [1, 19, 3], sgd),
         "gru": (lambda: Recurrent(nn.GRU), [7, 4, 3], sgd),
         "lstm": (lambda: Recurrent(nn.LSTM), [7, 4, 3], sgd),

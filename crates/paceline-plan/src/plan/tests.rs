@@ -79,6 +79,31 @@ fn stragglers_are_read_or_the_forms_are_shown() {
 }
 
 #[test]
+fn workers_of_a_machine_take_its_gpus_in_turn() {
+    let gpus = |all: &[&str]| Script {
+        file: String::new(),
+        sha256: String::new(),
+        args: Vec::new(),
+        python: String::new(),
+        apply: String::new(),
+        delegated: None,
+        gpus: all.iter().map(|gpu| (*gpu).to_owned()).collect(),
+        without_mps: false,
+        auto: false,
+    };
+    let here = Plan { workers: 3, script: Some(gpus(&["0", "GPU-b"])), ..plan() };
+    let of = |plan: &Plan| (0..4).map(|rank| plan.gpu_of(rank).map(str::to_owned)).collect::<Vec<_>>();
+    assert_eq!(of(&here), [Some("0".into()), Some("GPU-b".into()), Some("0".into()), None]);
+    // Two workers on each of two machines: both machines begin with their first one.
+    let apart = Plan { workers: 4, hosts: Some("2".parse().unwrap()), ..here.clone() };
+    let own = Some("0".into());
+    assert_eq!(of(&apart), [own.clone(), Some("GPU-b".into()), own, Some("GPU-b".into())]);
+    assert_eq!(of(&Plan { script: Some(gpus(&[])), ..here.clone() }), [None, None, None, None]);
+    let without = serde_json::to_string(&Plan { script: Some(gpus(&[])), ..here }).unwrap();
+    assert!(!without.contains("gpus"), "plans without any have the hashes that they had");
+}
+
+#[test]
 fn with_a_script_only_what_is_the_plans_own_counts() {
     assert_eq!(plan().settings()["batch"], 64);
     let script = Script {
@@ -88,6 +113,9 @@ fn with_a_script_only_what_is_the_plans_own_counts() {
         python: "python3".into(),
         apply: "worker".into(),
         delegated: None,
+        gpus: Vec::new(),
+        without_mps: false,
+        auto: false,
     };
     let ours = Plan { model: "train.py".into(), script: Some(script.clone()), ..plan() };
     assert_eq!(ours.subject(), "train.py");

@@ -15,3 +15,10 @@ pub(super) const DDP_GLOO: Strategy = Strategy {
     delegated: Some("gloo"),
     ..COLLECTIVE
 };
+
+pub(super) const DDP_NCCL: Strategy = Strategy {
+    name: "ddp-nccl",
+    about: "The same over NCCL, for --script with a GPU for each worker (--gpus)",
+    delegated: Some("nccl"),
+    ..DDP_GLOO
+};

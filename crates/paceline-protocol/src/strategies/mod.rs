@@ -122,7 +122,7 @@ pub static STRATEGIES: &[Strategy] = &[
 paceline_registry::entries!(Strategy, STRATEGIES);
 
 /// What scripts can leave averaging to: their own framework, beside which this program is measured.
-pub static DELEGATED: &[Strategy] = &[delegated::DDP_GLOO];
+pub static DELEGATED: &[Strategy] = &[delegated::DDP_GLOO, delegated::DDP_NCCL];
 
 /// The strategy of that name.
 pub fn find(name: &str) -> Option<&'static Strategy> {

@@ -40,6 +40,7 @@ pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportE
             "samples" => "rank",
             "links" => "link",
             "host_samples" => "host",
+            "gpus" => "gpu",
             _ => "interface",
         };
         for m in metrics {

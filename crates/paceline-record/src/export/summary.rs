@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Exported;
 use super::node::{self, NodeSummary};
-use crate::script_record::{ScriptRecord, ScriptReport, ScriptStaging};
+use crate::script_record::{GpuUse, ScriptRecord, ScriptReport, ScriptStaging};
 use crate::store::{RecordError, RunLabels, Value, number};
 
 /// A run in a few figures.
@@ -266,7 +266,31 @@ impl RunSummary {
         };
         let late = |(name, len, ready): (&str, usize, f64)| vec![name.to_owned(), len.to_string(), ms(ready)];
         let (late_tensors, all) = (script.late(), script.tensors.len());
+        let gpu = |one: &&GpuUse| {
+            let some = |value: Option<f64>, scale: f64, digits: usize| {
+                value.map_or_else(|| "-".into(), |value| format!("{:.digits$}", value / scale))
+            };
+            let workers: Vec<String> = one.workers.iter().map(ToString::to_string).collect();
+            vec![
+                if one.machine == 0 {
+                    one.gpu.clone()
+                } else {
+                    format!("{} beside rank {}", one.gpu, one.machine)
+                },
+                one.name.clone().unwrap_or_else(|| "-".into()),
+                if workers.is_empty() { "-".into() } else { workers.join(", ") },
+                some(one.utilisation_percent, 1.0, 0),
+                some(one.memory_used_bytes, 1e9, 1),
+                some(one.memory_bytes, 1e9, 1),
+                some(one.power_w, 1.0, 0),
+            ]
+        };
         vec![
+            (
+                "GPUs".into(),
+                vec!["GPU", "model", "workers", "utilisation %", "memory GB", "of GB", "power W"],
+                script.own_gpus().iter().map(gpu).collect(),
+            ),
             (
                 "Reported by the script".into(),
                 vec!["step", "training s", "figures"],

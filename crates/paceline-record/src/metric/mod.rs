@@ -5,13 +5,15 @@
 //!
 //! - [`process`]: a rank's process and the cgroup that it runs in
 //! - [`link`]: what a rank exchanges with one peer
-//! - [`host`]: the machine, and its network interfaces
+//! - [`host`]: the machine, and its network interfaces; [`gpu`]: its GPUs
 
 pub mod cgroup;
+pub mod gpu;
 pub mod host;
 pub mod link;
 pub mod process;
 
+pub use gpu::{GPU, GpuReading};
 pub use host::{HOST, HostReading, INTERFACE, InterfaceReading};
 pub use link::{LINK, LinkReading, TcpReading};
 pub use process::{PROCESS, ProcessReading, sample_script};
@@ -95,6 +97,7 @@ paceline_registry::entries!(Metric<ProcessReading>, PROCESS);
 paceline_registry::entries!(Metric<LinkReading>, LINK);
 paceline_registry::entries!(Metric<HostReading>, HOST);
 paceline_registry::entries!(Metric<InterfaceReading>, INTERFACE);
+paceline_registry::entries!(Metric<GpuReading>, GPU);
 
 /// The values of a reading, in the order of its registry.
 pub fn values<R>(metrics: &Registry<Metric<R>>, reading: &R) -> Vec<Option<f64>>
@@ -115,16 +118,19 @@ pub struct Metrics {
     pub host: Registry<Metric<HostReading>>,
     /// Of a network interface.
     pub interface: Registry<Metric<InterfaceReading>>,
+    /// Of a GPU.
+    pub gpu: Registry<Metric<GpuReading>>,
 }
 
 impl Metrics {
     /// Every sampled table and its metrics.
-    pub fn tables(&self) -> [(&'static str, Vec<About>); 4] {
+    pub fn tables(&self) -> [(&'static str, Vec<About>); 5] {
         [
             ("samples", about(&self.process)),
             ("links", about(&self.link)),
             ("host_samples", about(&self.host)),
             ("interfaces", about(&self.interface)),
+            ("gpus", about(&self.gpu)),
         ]
     }
 }

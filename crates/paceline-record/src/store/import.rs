@@ -64,6 +64,10 @@ fn take_over(connection: &mut Connection, tables: &[&'static str]) -> rusqlite::
         let new = change.last_insert_rowid();
         for table in tables.iter().filter(|table| **table != "runs") {
             let all = shared(table, "run")?;
+            if all.is_empty() {
+                // A table that the other store was made without.
+                continue;
+            }
             let copy = format!(
                 "INSERT INTO main.{table} (run, {all}) SELECT ?, {all} FROM {OTHER}.{table} WHERE run = ?"
             );

@@ -220,7 +220,10 @@ impl Record {
                 Some(Job::Restarted { step })
             }
             Event::Waiting { .. } | Event::Host { .. } | Event::Liveness { .. } => None,
-            Event::Attached { .. } | Event::Script { .. } | Event::ScriptWait { .. } => None,
+            Event::Attached { .. }
+            | Event::Devices { .. }
+            | Event::Script { .. }
+            | Event::ScriptWait { .. } => None,
             Event::Reported { .. } | Event::Staging { .. } => None,
             Event::Refused { .. } | Event::Failed { .. } => None,
         };

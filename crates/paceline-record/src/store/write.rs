@@ -47,6 +47,7 @@ pub(super) struct Sql {
     links: String,
     hosts: String,
     interfaces: String,
+    gpus: String,
 }
 
 impl Sql {
@@ -63,6 +64,7 @@ impl Sql {
             links: insert("links", "run, rank, peer, t_ns, attempt"),
             hosts: insert("host_samples", "run, host, t_ns"),
             interfaces: insert("interfaces", "run, host, interface, t_ns"),
+            gpus: insert("gpus", "run, host, gpu, t_ns"),
         }
     }
 }
@@ -270,6 +272,9 @@ impl Writer {
             }
             for (name, interface) in &sample.interfaces {
                 self.values(&self.sql.interfaces, &[&self.run, &host, name, &t], interface)?;
+            }
+            for (gpu, reading) in &sample.gpus {
+                self.values(&self.sql.gpus, &[&self.run, &host, gpu, &t], reading)?;
             }
         }
         for row in &batch.trace {

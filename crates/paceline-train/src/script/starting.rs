@@ -23,6 +23,12 @@ const KEPT_MEMORY: [(&str, &str); 2] =
 const ALLOCATOR_CHOICES: [&str; 5] =
     ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES", "LD_PRELOAD"];
 
+/// What a script calls the one GPU that it sees.
+pub(super) const DEVICE: &str = "cuda:0";
+
+/// What runs a script that says nothing of this program.
+const AUTO: &str = "paceline.torch.auto";
+
 /// A script to be started.
 pub struct ScriptRequest<'a> {
     /// The plan.
@@ -35,6 +41,8 @@ pub struct ScriptRequest<'a> {
     pub packages: Option<PathBuf>,
     /// Where the scripts' own framework meets, if that averages.
     pub delegated: Option<DelegatedGroup>,
+    /// Further variables that it finds.
+    pub environment: Vec<(String, String)>,
 }
 
 /// How the script of a rank is started.
@@ -52,15 +60,26 @@ pub(super) fn command(
         ("OMP_NUM_THREADS", threads.clone()),
         ("MKL_NUM_THREADS", threads),
     ];
+    let device = plan.gpu_of(rank).map_or(Vec::new(), |gpu| {
+        vec![
+            ("CUDA_VISIBLE_DEVICES", gpu.to_owned()),
+            // Numbers as nvidia-smi and NVML have them.
+            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into()),
+            ("PACELINE_GPU", gpu.to_owned()),
+            ("PACELINE_DEVICE", DEVICE.into()),
+        ]
+    });
     let set = |name: &str| std::env::var_os(name).is_some();
     let chosen = ALLOCATOR_CHOICES.iter().any(|name| set(name));
     let allocator = KEPT_MEMORY.iter().filter(|_| !chosen).map(|(name, value)| (*name, (*value).to_owned()));
-    let environment = environment.into_iter().chain(allocator);
+    let environment = environment.into_iter().chain(device).chain(allocator);
+    let environment = environment.map(|(name, value)| (name.to_owned(), value));
     ScriptCommand {
         python: script.python.clone(),
+        module: script.auto.then_some(AUTO),
         file: script.file.clone(),
         args: script.args.clone(),
-        environment: environment.map(|(name, value)| (name.to_owned(), value)).collect(),
+        environment: environment.chain(request.environment.iter().cloned()).collect(),
         packages: request.packages.clone(),
     }
 }

@@ -200,10 +200,12 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
         let message = "there is no folder to put it into: neither PACELINE_DATA nor HOME is set";
         return Err(Failure::new(FailureKind::Usage, message, "name one with --to DIR"));
     };
-    let folder = root.join(source.name);
+    // MNIST cut into views is MNIST: the same folder.
+    let place = source.places.first().copied().unwrap_or(source.name);
+    let folder = root.join(place);
     let (client, mirrors, mut files) = (Client::default(), mirrors(args), Vec::new());
     for parcel in parcels {
-        let addresses = paceline_fetch::addresses(source.name, parcel, &mirrors);
+        let addresses = paceline_fetch::addresses(place, parcel, &mirrors);
         let mut follow = Follow::new(parcel, show);
         let fetched =
             paceline_fetch::fetch(&client, parcel, &addresses, &folder, &mut |news| follow.take(&news));

@@ -3,15 +3,18 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 
+use paceline_data::Dataset;
 use paceline_plan::PlanError;
 use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
 use paceline_record::{Event, NewRun, Record, RunOrigin};
 use paceline_resolve::{TypedPlan, command_line};
+use paceline_study::script_costs;
 use paceline_train::{model, weights};
-use paceline_virtual::run::{self, DrivenEvent, Scenario};
+use paceline_virtual::run::{self, DrivenEvent, Scenario, ScriptScenario};
 use paceline_virtual::{
-    Calibration, Cluster, HardwareModel, MemberChanges, Revocations, calibrated_paths, reservations, words,
+    Calibration, Cluster, HardwareModel, MemberChanges, RecordedScript, Revocations, calibrated_paths,
+    reservations, words,
 };
 
 use super::store::BUILD;
@@ -131,12 +134,22 @@ pub fn tell(known: &HardwareModel, show: Show) {
     }
 }
 
+/// What is simulated: a network with its dataset, or a script by what is known of it.
+enum Subject {
+    Network(Box<Dataset>),
+    Script(Box<RecordedScript>),
+}
+
 /// `paceline simulate`: the summary for people, the result line for programs.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let train::ResolvedRun { mut plan, settings, mut labels } = args.train.resolved()?;
     if plan.stop_at_target && !args.learn {
         let problem = "nothing is evaluated in virtual time without --learn";
         return Err(PlanError::new("--stop-at-target", "", problem).into());
+    }
+    if plan.script.is_some() && args.learn {
+        let problem = "a script computes its gradients itself: virtual time has none of it but its times";
+        return Err(PlanError::new("--learn", "", problem).into());
     }
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
@@ -153,25 +166,38 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     more.extend(args.learn.then(|| "--learn".to_owned()));
     more.extend(args.members.words());
     let changes = args.members.changes()?;
+    if let (Some(_), Some(_)) = (&changes, &plan.script) {
+        let problem = "members change in virtual time where networks are this program's own: leave it out, or --elastic, \
+                       --backup, --spare and --revoke";
+        return Err(PlanError::new("--script", "", problem).into());
+    }
     labels.command = command_line("simulate", &settings, &more);
     if args.train.dry_run {
         return dry_run(&plan, (&folders, args.learn), &labels, show);
     }
-    let typed = TypedPlan::new(&plan, registries().runs())?;
-    let dataset = typed.dataset()?.load(&folders, &model::settings(&plan))?;
-    plan.check(run::samples(&plan, &dataset, args.learn))?;
-    weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
-    tell(&known, show);
-    show.detail(|| {
-        format!("{} training and {} test samples of {}", dataset.train.len(), dataset.test.len(), plan.data)
-    });
-    let id = process::new_run_id();
     let terms = known.terms(registries().runs());
+    let (subject, reservations) = if plan.script.is_some() {
+        let script = script_costs(&plan, terms.calibration, &args.train.store())?;
+        show.note(&format!("the script's steps take what {} says", script.source()));
+        let reservations = script.beyond(&plan, &terms);
+        (Subject::Script(Box::new(script)), reservations)
+    } else {
+        let typed = TypedPlan::new(&plan, registries().runs())?;
+        let dataset = typed.dataset()?.load(&folders, &model::settings(&plan))?;
+        plan.check(run::samples(&plan, &dataset, args.learn))?;
+        weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
+        show.detail(|| {
+            let (train, test) = (dataset.train.len(), dataset.test.len());
+            format!("{train} training and {test} test samples of {}", plan.data)
+        });
+        let reservations = reservations(&plan, &dataset, &terms)?;
+        (Subject::Network(Box::new(dataset)), reservations)
+    };
+    tell(&known, show);
+    let id = process::new_run_id();
     let recording = args.train.recording(&settings)?;
     let trace = recording.as_ref().map_or(0, |(_, recording)| recording.trace);
-    let (learn, changes) = (args.learn, changes.as_ref());
-    let scenario =
-        Scenario { plan: &plan, dataset: &dataset, terms, learn, changes, trace, run: &id, started };
+    let changes = changes.as_ref();
     let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as EventSink);
     let mut record = recording
         .map(|(store, _)| {
@@ -188,10 +214,21 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         }
         follow.event(&event);
     };
-    let result = run::run_watched(&scenario, &mut report, &mut |driven| match driven {
+    let mut watch = |driven: DrivenEvent| match driven {
         DrivenEvent::Step(step) => follow.borrow().bar.position(step),
         begins @ DrivenEvent::Begins { .. } => follow.borrow().bar.note(&words::driven(&begins)),
-    });
+    };
+    let (plan, run, learn) = (&plan, &id[..], args.learn);
+    let result = match &subject {
+        Subject::Network(dataset) => {
+            let scenario = Scenario { plan, dataset, terms, learn, changes, trace, run, started };
+            run::run_watched(&scenario, &mut report, &mut watch)
+        }
+        Subject::Script(script) => {
+            let scenario = ScriptScenario { plan, script, terms, trace, run, started };
+            run::run_script(&scenario, &mut report, &mut watch)
+        }
+    };
     follow.borrow().finish();
     let result = match result {
         Ok(result) => result,
@@ -203,11 +240,13 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         }
     };
     let learned = args.learn.then(|| follow.borrow().summary(&result));
-    let mut text =
-        words::summary(&result, &reservations(&plan, &dataset, &known.terms(registries().runs()))?, learned);
-    let graph = model::graph(&typed, &dataset)?;
-    if let Some(stages) = typed.stage_plan(&graph)? {
-        text += &words::stages(&typed, &graph, &stages, &result);
+    let mut text = words::summary(&result, &reservations, learned);
+    if let Subject::Network(dataset) = &subject {
+        let typed = TypedPlan::new(plan, registries().runs())?;
+        let graph = model::graph(&typed, dataset)?;
+        if let Some(stages) = typed.stage_plan(&graph)? {
+            text += &words::stages(&typed, &graph, &stages, &result);
+        }
     }
     conclude(result, text, record, &id, RunOrigin::Simulated, show)
 }

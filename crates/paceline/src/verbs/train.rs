@@ -127,6 +127,11 @@ impl RunArgs {
         Ok(ResolvedRun { plan, settings, labels })
     }
 
+    /// The store's folder.
+    pub fn store(&self) -> PathBuf {
+        self.store.folder()
+    }
+
     /// Where the run is recorded, and what; nothing if it is not to be.
     pub fn recording(&self, settings: &PlanSettings) -> Result<Option<(PathBuf, Recording)>, Failure> {
         let recording = settings.recording()?;

@@ -44,7 +44,7 @@ pub fn run(started: Started) -> Result<(), Failure> {
         }
         TrialTask::Infer { batch, threads, seconds } => {
             let (batches, threads) = (vec![batch], vec![threads]);
-            infer::measure(InferRequest { plan, folders, batches, threads, seconds }, show)
+            infer::measure(InferRequest { plan, folders, batches, threads, seconds, weights: None }, show)
         }
     }
 }

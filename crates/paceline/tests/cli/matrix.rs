@@ -27,7 +27,7 @@ const FAMILIES: [&str; 13] = [
     "--strategy hierarchical",
 ];
 /// Models for images with height and width: a sequence has none.
-const FLAT_REFUSED: [&str; 1] = ["lenet"];
+const FLAT_REFUSED: [&str; 3] = ["lenet", "ddnn", "ddnn-edge"];
 /// Models with an answer at every position, as texts need.
 const EVERYWHERE: [&str; 3] = ["gru", "lstm", "transformer"];
 /// A model whose parameters alone take seconds.
@@ -77,7 +77,7 @@ fn images(folder: &Path) {
 fn kind(data: &str) -> &'static str {
     match data {
         "digits" | "mnist" | "fashion-mnist" | "cifar-10" | "image-folder" | "synthetic"
-        | "synthetic-colour" => "images",
+        | "synthetic-colour" | "views" | "mnist-views" => "images",
         "japanese-vowels" | "basic-motions" | "ts" | "series" => "series",
         "tinyshakespeare" | "text" | "letters" => "text",
         new => panic!("say in this table what the samples of {new} are"),

@@ -27,6 +27,8 @@ fn every_model_learns_digits() {
         ("gru", adam, 0.9),
         ("lstm", adam, 0.9),
         ("transformer", adam, 0.9),
+        ("ddnn", adam, 0.85),
+        ("ddnn-edge", adam, 0.8),
     ] {
         let ran = paceline(&format!("train --data digits --model {model} --epochs 6 --threads 2 {options}"));
         let accuracy = ran.result()["final_accuracy"].as_f64().unwrap();

@@ -86,6 +86,7 @@ impl<T: Real> Layer<T> for Exec<T> {
                 pass: io.pass,
                 x,
                 x2: &[],
+                inputs: &|_| &[],
                 y,
                 params: &self.params,
                 state: &mut [],
@@ -114,6 +115,7 @@ impl<T: Real> Layer<T> for Exec<T> {
             layer.backward(Backward {
                 compute,
                 pass: io.pass,
+                which: 0,
                 x,
                 y,
                 dy,
