@@ -379,7 +379,7 @@ mod tests {
     fn who_joins_or_was_not_handed_everything_gets_it_from_a_survivor() {
         let base = Setup::new(4, 0, 10, 9);
         let before = Membership::first(&base, false);
-        let torn = RankStanding { missing: vec![0..10], ..at(3, false) };
+        let torn = RankStanding { missing: std::iter::once(0..10).collect(), ..at(3, false) };
         let survivors = vec![(1, torn), (2, at(4, false))];
         let on = regroup(&before, &TakingPart { workers: vec![9], ..part(survivors) }, &base).unwrap();
         assert_eq!((on.from, &on.membership.workers[..]), (4, &[1, 2, 9][..]));
