@@ -166,7 +166,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     more.extend(args.learn.then(|| "--learn".to_owned()));
     more.extend(args.members.words());
     let changes = args.members.changes()?;
-    if let (Some(_), Some(_)) = (&changes, &plan.script) {
+    if changes.is_some() && plan.script.is_some() {
         let problem = "members change in virtual time where networks are this program's own: leave it out, or --elastic, \
                        --backup, --spare and --revoke";
         return Err(PlanError::new("--script", "", problem).into());
