@@ -249,6 +249,38 @@ impl Exploration {
     }
 }
 
+impl Exploration {
+    /// What a sampler found, for people: the best rows by the columns that were asked about, and how good they are.
+    pub fn summary(&self, explored: &Explored, axes: &[String], sampler: &str) -> String {
+        let mut text = String::new();
+        let best = self.problem.best(&explored.history);
+        for found in &best {
+            let asked = |name: &String| {
+                axes.contains(name)
+                    || self.problem.objectives.iter().any(|o| o.metric == *name)
+                    || self.problem.limits.iter().any(|c| c.names().contains(&name.as_str()))
+            };
+            let row = self.table.named(explored.rows[*found]);
+            let cells: Vec<String> = row
+                .iter()
+                .filter(|(name, _)| asked(name))
+                .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
+                .collect();
+            text += &format!("best: {}\n", cells.join(", "));
+        }
+        if best.is_empty() {
+            text += "nothing that was looked up meets the conditions\n";
+        }
+        let feasible = explored.history.iter().filter(|o| self.problem.feasible(o)).count();
+        let rows = explored.rows.len();
+        text += &format!("{rows} rows looked up by {sampler}, {feasible} of them meet the conditions");
+        text + &match self.regrets(&explored.rows).and_then(|regrets| regrets.last().copied()) {
+            Some(regret) => format!("; {:.1}% from the best of the whole table\n", 100.0 * regret),
+            None => "\n".into(),
+        }
+    }
+}
+
 /// What a sampler did with a table.
 #[derive(Clone, Debug)]
 pub struct Explored {

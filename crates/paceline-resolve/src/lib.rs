@@ -11,6 +11,7 @@
 //! - `resolve`: settings to plan
 //! - `command`: settings as a command line that gives the same plan again
 //! - `config`: settings from a file
+//! - `recut`: the plan of a run that goes on in other stages
 //! - `typed`: plan to strategy, codec, optimiser and the rest
 //! - `environment`: folders that the environment decides where no setting does
 //!
@@ -22,6 +23,7 @@
 mod command;
 mod config;
 mod environment;
+mod recut;
 mod registries;
 mod resolve;
 mod settings;
@@ -31,6 +33,7 @@ mod typed;
 pub use command::{command_line, quoted};
 pub use config::RunConfig;
 pub use environment::{data_folders, own_data_folder, store_folder, variable};
+pub use recut::NewStages;
 pub use registries::Registries;
 pub use resolve::{
     AUTO_TRANSPORT, DEFAULT_EPOCHS, DEFAULT_PIPELINE, OWN_CONDITIONS, OWN_EXCHANGE, auto_transport,

@@ -12,7 +12,7 @@
 //! - `program`: a file as a strategy's program: compiled once, shared by ranks
 //! - `check`: what is refused before anything starts
 //! - `analysis`, `matrix`: mixing matrices, contraction, stationary weights
-//! - `report`: what `paceline strategy check` says; `timing`: periods and losses in virtual time; `listing`, `drawing`: the
+//! - `report`: what `paceline strategy check` knows; `words`: how it says that; `timing`: periods and losses in virtual time; `listing`, `drawing`: the
 //!   rounds in words and as a picture
 //!
 //! # Deliberately absent
@@ -33,6 +33,7 @@ mod scope;
 mod statement;
 mod timing;
 mod values;
+mod words;
 mod worker;
 
 pub use analysis::{Contraction, MixingReport};
@@ -45,3 +46,4 @@ pub use matrix::SquareMatrix;
 pub use program::{Program, TEMPLATE};
 pub use report::{LinkConditions, StrategyReport, WorkerTraffic};
 pub use timing::VirtualRuns;
+pub use words::report_text;

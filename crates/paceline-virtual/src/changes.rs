@@ -99,6 +99,14 @@ pub struct MemberChanges {
 }
 
 impl MemberChanges {
+    /// The fewest and the most workers, out of `2..4`.
+    pub fn bounds_of(text: &str) -> Result<(usize, usize), PlanError> {
+        let bounds =
+            text.split_once("..").and_then(|(least, most)| Some((least.parse().ok()?, most.parse().ok()?)));
+        bounds
+            .ok_or_else(|| PlanError::new("--elastic", text, "is the fewest and the most workers, e.g. 2..4"))
+    }
+
     fn bounds(&self, plan: &Plan) -> (usize, usize) {
         self.elastic.unwrap_or((1, plan.workers))
     }

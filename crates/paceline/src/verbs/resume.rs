@@ -2,10 +2,9 @@
 
 use paceline_launch::RunEnd;
 use paceline_pipeline::Cuts;
-use paceline_plan::{Plan, PlanError};
 use paceline_record::RunOrigin;
 use paceline_record::process::Started;
-use paceline_resolve::DEFAULT_PIPELINE;
+use paceline_resolve::NewStages;
 use paceline_study::StudyState;
 
 use super::explore::{Running, tell};
@@ -64,58 +63,9 @@ struct CutArgs {
 }
 
 impl CutArgs {
-    /// The plan with these stages.
-    fn of(&self, plan: Plan) -> Result<Plan, PlanError> {
-        let Some(stages) = self.stages else { return Ok(plan) };
-        let refuse = |problem: &str| Err(PlanError::new("--stages", stages, problem));
-        if stages == 0 {
-            return refuse("at least 1 is needed");
-        }
-        if plan.script.is_some() {
-            return refuse("a script's model is its own, and is not cut; leave --stages out");
-        }
-        if !plan.servers.is_multiple_of(stages) {
-            let problem = format!("the run has {} servers, and each stage needs as many", plan.servers);
-            return refuse(&problem);
-        }
-        if plan.shares.is_some() {
-            return refuse(
-                "the run has --shares, which belong to workers without stages; leave --stages out",
-            );
-        }
-        let alone = plan.replicas() == 1 && stages == 1;
-        Ok(Plan {
-            workers: plan.replicas() * stages,
-            stages,
-            pipeline: (stages > 1).then(|| {
-                self.pipeline.clone().or(plan.pipeline.clone()).unwrap_or_else(|| DEFAULT_PIPELINE.into())
-            }),
-            cuts: match &self.cuts {
-                Some(Cuts::Before(layers)) => layers.clone(),
-                Some(Cuts::Auto) | None => Vec::new(),
-            },
-            transport: if alone { "tcp".into() } else { plan.transport.clone() },
-            ..plan
-        })
-    }
-
-    /// The command line that gives that plan.
-    fn command(&self, command: &str, plan: &Plan) -> String {
-        const OWN: [&str; 4] = ["--workers", "--stages", "--pipeline", "--cuts"];
-        let mut words = Vec::new();
-        let mut all = command.split(' ').peekable();
-        while let Some(word) = all.next() {
-            match OWN.contains(&word) {
-                true => drop(all.next()),
-                false => words.push(word.to_owned()),
-            }
-        }
-        words.extend([format!("--workers {}", plan.workers), format!("--stages {}", plan.stages)]);
-        words.extend(plan.pipeline.iter().map(|name| format!("--pipeline {name}")));
-        if !plan.cuts.is_empty() {
-            words.push(format!("--cuts {}", plan.cuts.join(",")));
-        }
-        words.join(" ")
+    fn new_stages(&self) -> Option<NewStages> {
+        let Self { stages, pipeline, cuts } = self;
+        stages.map(|stages| NewStages { stages, pipeline: pipeline.clone(), cuts: cuts.clone() })
     }
 }
 
@@ -157,9 +107,9 @@ fn resume_run(args: &Args, listening: &Listening, show: Show, started: Started) 
     }
     let mut labels = found.labels;
     let mut plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
-    if args.cut.stages.is_some() {
-        plan = args.cut.of(plan)?;
-        labels.command = labels.command.map(|command| args.cut.command(&command, &plan));
+    if let Some(new) = args.cut.new_stages() {
+        plan = new.of(plan)?;
+        labels.command = labels.command.map(|command| NewStages::command(&command, &plan));
     }
     plan.check(usize::MAX)?;
     listening.check(&plan, plan.strategy == paceline_protocol::SINGLE && plan.stages == 1)?;

@@ -63,16 +63,7 @@ impl Members {
         if elastic.is_none() && backup.is_none() && spare.is_none() && revoke.is_none() {
             return Ok(None);
         }
-        let bounds = |text: &String| {
-            let (least, most) = text.split_once("..")?;
-            Some((least.parse().ok()?, most.parse().ok()?))
-        };
-        let elastic = match elastic {
-            None => None,
-            Some(text) => Some(bounds(text).ok_or_else(|| {
-                PlanError::new("--elastic", text, "is the fewest and the most workers, e.g. 2..4")
-            })?),
-        };
+        let elastic = elastic.as_deref().map(MemberChanges::bounds_of).transpose()?;
         let revocations = revoke.as_deref().map(Revocations::load).transpose()?.unwrap_or_default();
         let (backups, spares) = (*backup == Some(1), spare.unwrap_or(0));
         Ok(Some(MemberChanges { elastic, backups, spares, revocations }))

@@ -75,11 +75,11 @@ pub fn explore(table: &Path, sampler: &str, asked: &TableQuery, show: Show) -> R
     let exploration = asked.exploration(table)?;
     let explored = exploration.run(&registries().samplers, sampler, asked.seed)?;
     let problem = exploration.problem();
-    let row = |at: usize| exploration.table().named(explored.rows[at]);
-    let best: Vec<Map<String, Value>> = problem.best(&explored.history).into_iter().map(row).collect();
-    let feasible = explored.history.iter().filter(|o| problem.feasible(o)).count();
-    let regret = exploration.regrets(&explored.rows).and_then(|regrets| regrets.last().copied());
     if show.json {
+        let row = |at: usize| exploration.table().named(explored.rows[at]);
+        let best: Vec<Map<String, Value>> = problem.best(&explored.history).into_iter().map(row).collect();
+        let feasible = explored.history.iter().filter(|o| problem.feasible(o)).count();
+        let regret = exploration.regrets(&explored.rows).and_then(|regrets| regrets.last().copied());
         let history: Vec<_> = (0..explored.rows.len()).map(row).collect();
         let single = problem.objectives.len() == 1;
         return Ok(output::json(&json!({
@@ -96,34 +96,10 @@ pub fn explore(table: &Path, sampler: &str, asked: &TableQuery, show: Show) -> R
             "history": history,
         }))?);
     }
-    let mut text = String::new();
     for note in explored.notes.iter().filter(|_| !show.quiet) {
         output::note(note);
     }
-    for found in &best {
-        let cells: Vec<String> = found
-            .iter()
-            .filter(|(name, _)| {
-                asked.axes.contains(name)
-                    || problem.objectives.iter().any(|o| o.metric == **name)
-                    || problem.limits.iter().any(|c| c.names().contains(&name.as_str()))
-            })
-            .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
-            .collect();
-        text += &format!("best: {}\n", cells.join(", "));
-    }
-    if best.is_empty() {
-        text += "nothing that was looked up meets the conditions\n";
-    }
-    text += &format!(
-        "{} rows looked up by {sampler}, {feasible} of them meet the conditions",
-        explored.rows.len()
-    );
-    text += &match regret {
-        Some(regret) => format!("; {:.1}% from the best of the whole table\n", 100.0 * regret),
-        None => "\n".into(),
-    };
-    Ok(output::text(&text)?)
+    Ok(output::text(&exploration.summary(&explored, &asked.axes, sampler))?)
 }
 
 /// Flags of `paceline bench samplers`.
