@@ -46,4 +46,4 @@ pub use matrix::SquareMatrix;
 pub use program::{Program, TEMPLATE};
 pub use report::{LinkConditions, StrategyReport, WorkerTraffic};
 pub use timing::VirtualRuns;
-pub use words::report_text;
+pub use words::{report_text, worker_counts};

@@ -4,6 +4,30 @@ use crate::matrix::SquareMatrix;
 use crate::program::Program;
 use crate::report::StrategyReport;
 
+/// Most workers that are checked.
+const MOST: usize = 1024;
+
+/// Numbers of workers: `4`, `2,4,8` or `2..64`; otherwise, what is needed.
+pub fn worker_counts(text: &str) -> Result<Vec<usize>, String> {
+    let form = || format!("numbers from 1 to {MOST} are needed, e.g. 4, 2,4,8 or 2..64");
+    let one =
+        |text: &str| text.trim().parse::<usize>().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(form);
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match part.split_once("..") {
+            Some((first, last)) => {
+                let (first, last) = (one(first)?, one(last.trim_start_matches('='))?);
+                if first > last {
+                    return Err(form());
+                }
+                all.extend(first..=last);
+            }
+            None => all.push(one(part)?),
+        }
+    }
+    Ok(all)
+}
+
 /// What is known of a rule, for people: of one number of workers everything, of several a table. `aligned` makes a table of its
 /// head and its rows.
 pub fn report_text(

@@ -10,6 +10,7 @@ use paceline_record::FailureKind;
 use paceline_resolve::strategy_description;
 use paceline_rounds::{
     LinkConditions, Program, StrategyFileError, StrategyReport, TEMPLATE, report_text, rounds_svg,
+    worker_counts,
 };
 
 use crate::failure::Failure;
@@ -84,27 +85,8 @@ struct NewArgs {
 #[derive(Clone, Debug)]
 struct Counts(Vec<usize>);
 
-/// Most workers that are checked.
-const MOST: usize = 1024;
-
 fn counts(text: &str) -> Result<Counts, String> {
-    let form = || format!("numbers from 1 to {MOST} are needed, e.g. 4, 2,4,8 or 2..64");
-    let one =
-        |text: &str| text.trim().parse::<usize>().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(form);
-    let mut all = Vec::new();
-    for part in text.split(',') {
-        match part.split_once("..") {
-            Some((first, last)) => {
-                let (first, last) = (one(first)?, one(last.trim_start_matches('='))?);
-                if first > last {
-                    return Err(form());
-                }
-                all.extend(first..=last);
-            }
-            None => all.push(one(part)?),
-        }
-    }
-    Ok(Counts(all))
+    worker_counts(text).map(Counts)
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {
