@@ -70,6 +70,7 @@ fn value(setting: &RunSetting, numbers: &mut Numbers, folder: &Path) -> String {
     match &setting.kind {
         SettingKind::Switch => String::new(),
         SettingKind::Name(names) => names[numbers.below(names.len())].0.to_owned(),
+        SettingKind::List if setting.name == "gpus" => numbers.of(&["0", "0,1", "GPU-5d1f"]).to_owned(),
         SettingKind::List => numbers.of(&["conv1", "conv1,layer1"]).to_owned(),
         SettingKind::Path if setting.name == "data-dir" => inside("it's data"),
         SettingKind::Path if setting.name == "strategy-file" => inside("a strategy.toml"),
@@ -139,8 +140,11 @@ fn a_command_line_gives_the_plan_again_and_says_nothing_twice() {
                 settings.put("data", "image-folder");
             }
             // What belongs to a script means nothing without one.
-            if setting.requires == Some("script") {
+            if setting.requires == Some("script") || setting.requires == Some("gpus") {
                 settings.put("script", folder.path().join("a file.toml"));
+            }
+            if setting.requires == Some("gpus") {
+                settings.put("gpus", "0,1");
             }
             // A parameter belongs to few strategies and consistency models.
             if let SettingKind::Parameter(_) = setting.kind {

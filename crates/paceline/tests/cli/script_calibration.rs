@@ -104,11 +104,12 @@ fn a_measured_script_is_simulated_and_predicted_on_machines_that_are_not_there()
     let compute = alone["ranks"][0]["compute_s"].as_f64().unwrap();
     assert!((compute - 12.0 * median("alone-s")).abs() < 1e-7, "a worker alone copies nothing: {alone}");
     let eight = "simulate --script train.py --workers 8 --cluster cloud.toml --calibration here.toml";
-    let far = place.result(&format!("{eight} --steps 40 --trace --name far -- --steps 12"));
+    let far = place.result(&format!("{eight} --steps 40 --trace -- --steps 12"));
     assert_eq!((&far["steps"], &far["hosts"][0]["count"]), (&40.into(), &8.into()), "{far}");
     // A message there and back takes 20 µs each way at least.
     assert!(far["seconds"]["train"].as_f64().unwrap() > 40.0 * (1.65e-4 + 4e-5), "{far}");
-    assert_eq!(place.run("explain far").code, 0);
+    let explained = place.run(&format!("explain {}", far["run"].as_str().unwrap()));
+    assert_eq!(explained.code, 0, "{}", explained.stderr);
 
     let predicted = place.run("predict study.toml --calibration here.toml --json");
     assert!(predicted.stderr.contains("predicted from the calibration"), "{}", predicted.stderr);
