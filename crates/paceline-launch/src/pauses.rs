@@ -15,6 +15,10 @@ use crate::interrupt::Interrupt;
 use crate::rank::RankContext;
 use crate::run::Launch;
 
+/// Steps that stages with servers go on after all have said where they could stop, so that each server looks at what it was
+/// told before it hands out that step.
+const SERVERS_LOOK: u64 = 2;
+
 /// Where a run's checkpoints are, and what may end it early.
 #[derive(Clone, Debug)]
 pub struct CheckpointContext {
@@ -101,6 +105,8 @@ pub struct Pauses<'a> {
     reached: bool,
     /// Whether all ranks were told where.
     stop_told: bool,
+    /// Where stages stop, once their servers were told.
+    servers_told: Option<u64>,
 }
 
 impl<'a> Pauses<'a> {
@@ -120,6 +126,7 @@ impl<'a> Pauses<'a> {
             stopping: false,
             reached: false,
             stop_told: false,
+            servers_told: None,
         };
         pauses.segment.to = pauses.end_of(from);
         pauses
@@ -171,9 +178,28 @@ impl<'a> Pauses<'a> {
     pub fn held(&mut self, rank: usize, step: u64) -> Option<RankCommand> {
         *self.held.get_mut(rank)? = Some(step);
         let all: Option<Vec<u64>> = self.asked_first().into_iter().map(|rank| self.held[rank]).collect();
-        let step = all?.into_iter().max()?.min(self.steps);
+        let mut step = all?.into_iter().max()?.min(self.steps);
+        if self.plan.stages > 1 && self.plan.servers > 0 {
+            // Each stage's server hands out units: all must know where to stop before a worker goes on, and look at it at
+            // least once before that step. Servers alone are told until all have answered.
+            let Some(told) = self.servers_told else {
+                step = (step + SERVERS_LOOK).min(self.steps);
+                self.servers_told = Some(step);
+                return Some(RankCommand::StopAt { step });
+            };
+            if (self.plan.workers..self.held.len()).any(|rank| self.held[rank].is_none()) {
+                return None;
+            }
+            step = told;
+        }
         let told = std::mem::replace(&mut self.stop_told, true);
         (!told).then_some(RankCommand::StopAt { step })
+    }
+
+    /// The ranks that a stop is told now: servers of stages first, until all have answered; then everybody.
+    pub fn told_now(&self) -> Vec<usize> {
+        let first = if self.stop_told || self.servers_told.is_none() { 0 } else { self.plan.workers };
+        (first..self.held.len()).collect()
     }
 
     /// A rank has done all its work: it could stop at the end. What to tell everybody once all that were asked have
@@ -293,6 +319,26 @@ mod tests {
             assert!(answers.iter().all(Option::is_none), "{order:?} {ended}: {answers:?}");
             assert!(matches!(stop, Some(RankCommand::StopAt { step: 40 })), "{order:?} {ended}: {stop:?}");
         }
+    }
+
+    #[test]
+    fn servers_of_stages_know_where_to_stop_before_a_worker_goes_on() {
+        let plan = Plan { stages: 2, ..plan(4, 2) };
+        let context = context();
+        let mut pauses = Pauses::new(&plan, &context, 40, true);
+        context.interrupt.request();
+        assert!(matches!(pauses.stop_requested(), Some(RankCommand::Hold)));
+        assert_eq!(pauses.asked_first(), [0, 1, 2, 3]);
+        for (rank, step) in [(2, 7), (0, 8), (3, 7)] {
+            assert!(pauses.held(rank, step).is_none());
+        }
+        assert!(matches!(pauses.held(1, 7), Some(RankCommand::StopAt { step: 10 })));
+        assert_eq!(pauses.told_now(), [4, 5]);
+        assert!(pauses.held(5, 10).is_none());
+        assert!(matches!(pauses.held(4, 10), Some(RankCommand::StopAt { step: 10 })));
+        assert_eq!(pauses.told_now(), [0, 1, 2, 3, 4, 5]);
+        // What servers answer once more changes nothing.
+        assert!(pauses.held(4, 10).is_none());
     }
 
     #[test]

@@ -327,6 +327,9 @@ fn lead(
                             }
                         }
                         Reaction::TellAll(order) => ranks.tell_all(&order),
+                        Reaction::Tell(some, order) => {
+                            some.into_iter().for_each(|rank| ranks.tell(rank, (*order).clone(), &[]));
+                        }
                     }
                 }
                 None

@@ -58,6 +58,7 @@ pub(crate) enum Reaction {
     Nothing,
     Connect,
     TellAll(Box<RankCommand>),
+    Tell(Vec<usize>, Box<RankCommand>),
 }
 
 impl Reaction {
@@ -366,7 +367,10 @@ impl<'a> Watch<'a> {
             RankEvent::Interrupted => self.launch.checkpointing.interrupt.request(),
             RankEvent::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             RankEvent::Held { step } => {
-                return Ok(self.pauses.held(rank, step).map_or(Reaction::Nothing, Reaction::tell_all));
+                return Ok(match self.pauses.held(rank, step) {
+                    Some(order) => Reaction::Tell(self.pauses.told_now(), Box::new(order)),
+                    None => Reaction::Nothing,
+                });
             }
             RankEvent::Paused { step, part } => {
                 let Some(part) = unpack(part, &numbers) else {
@@ -387,8 +391,10 @@ impl<'a> Watch<'a> {
             RankEvent::Done(account) => {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
-                let order = self.pauses.ended(rank).or_else(|| self.pauses.finish());
-                return Ok(order.map_or(Reaction::Nothing, Reaction::tell_all));
+                if let Some(order) = self.pauses.ended(rank) {
+                    return Ok(Reaction::Tell(self.pauses.told_now(), Box::new(order)));
+                }
+                return Ok(self.pauses.finish().map_or(Reaction::Nothing, Reaction::tell_all));
             }
             RankEvent::Failed { message, hint, kind, .. } => {
                 return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, kind });
