@@ -28,13 +28,11 @@ pub fn worker_counts(text: &str) -> Result<Vec<usize>, String> {
     Ok(all)
 }
 
-/// What is known of a rule, for people: of one number of workers everything, of several a table. `aligned` makes a table of its
-/// head and its rows.
-pub fn report_text(
-    program: &Program,
-    reports: &[StrategyReport],
-    aligned: &dyn Fn(&[&str], &[Vec<String>]) -> String,
-) -> String {
+/// Makes a table of its head and its rows.
+type MakeTable<'a> = &'a dyn Fn(&[&str], &[Vec<String>]) -> String;
+
+/// What is known of a rule, for people: of one number of workers everything, of several a table.
+pub fn report_text(program: &Program, reports: &[StrategyReport], aligned: MakeTable<'_>) -> String {
     let mut text = format!("{}: {}\n", program.name(), program.about());
     if let [report] = reports {
         text.push_str(&format!("{} workers\n", report.workers));

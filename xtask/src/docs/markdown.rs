@@ -81,12 +81,14 @@ pub fn code(text: &str) -> String {
 /// What ends a flag or its value in a sentence.
 const PUNCTUATION: [char; 6] = [',', ';', ':', '.', ')', '”'];
 
-/// `--flag value` as code.
+/// `--flag value` as code, where it is not in some already.
 fn flags(text: &str) -> String {
     let mut words = text.split(' ');
-    let mut out = Vec::new();
+    let (mut out, mut in_code) = (Vec::new(), false);
     while let Some(word) = words.next() {
-        if !word.starts_with("--") {
+        let open = in_code;
+        in_code ^= word.matches('`').count() % 2 == 1;
+        if open || !word.starts_with("--") {
             out.push(word.to_owned());
             continue;
         }
@@ -131,6 +133,8 @@ mod tests {
     fn flags_become_code_with_their_values_and_without_punctuation() {
         let text = "use --averages weights, or --sync-every H; or leave --servers.";
         assert_eq!(flags(text), "use `--averages weights`, or `--sync-every H`; or leave `--servers`.");
+        let code = "`paceline resume RUN --stages N` and `--batch` are code already";
+        assert_eq!(flags(code), code);
     }
 
     #[test]

@@ -82,19 +82,19 @@ pub fn page() -> Outcome<String> {
 /// What is said of runs in stages.
 fn running(page: &mut Page) {
     page.heading("Train in stages");
-    page.code(&["paceline train --model resnet20 --data cifar10 --stages 2 --micro-batches 8".to_owned()]);
+    page.code(&["paceline train --model resnet20 --data cifar-10 --stages 2 --micro-batches 8".to_owned()]);
     page.items([
-        "--stages S cuts the network into S stages, each on a worker of its own. --workers is S unless it is given, and a \
+        "--stages S cuts the network into S stages, each on a worker of its own. `--workers` is S unless it is given, and a \
          multiple of S: each S workers are a *replica* of the model, worker w has stage w mod S of replica w / S. \
-         --batch and --steps count replicas, as they count workers without stages."
+         `--batch` and `--steps` count replicas, as they count workers without stages."
             .into(),
-        "--micro-batches M: micro-batch i has the samples B·i/M … B·(i+1)/M of the replica's batch of B. --pipeline gpipe | 1f1b: \
-         in which order they pass. --cuts auto | LAYER,…: where the network is cut."
+        "--micro-batches M: micro-batch i has the samples B·i/M … B·(i+1)/M of the replica's batch of B. `--pipeline gpipe | 1f1b`: \
+         in which order they pass. `--cuts auto | LAYER,…`: where the network is cut."
             .into(),
-        "The ranks of one stage average among themselves, along any exact path (--strategy ring-allreduce, tree, …) or over \
-         servers (--strategy ps --servers N, a multiple of S: server i has stage i mod S), with --sync bsp."
+        "The ranks of one stage average among themselves, along any exact path (`--strategy ring-allreduce`, `tree`, …) or over \
+         servers (`--strategy ps --servers N`, a multiple of S: server i has stage i mod S), with --sync bsp."
             .into(),
-        "Every transport, --listen and `paceline join`, emulated links (--network) and --straggler (each pass is \
+        "Every transport, `--listen` and `paceline join`, emulated links (`--network`) and `--straggler` (each pass is \
          stretched) are as without stages."
             .into(),
         "Evaluations are the launcher's: it puts the parameters of the first replica's stages together and evaluates \
@@ -102,17 +102,17 @@ fn running(page: &mut Page) {
          parameters, gradients and optimiser's memory, the slots of its stage, and one buffer per slot and crossing for what it hands \
          over and takes back."
             .into(),
-        "Checkpoints hold each rank's range of the parameters. `paceline resume RUN --stages N` goes on with other stages (--pipeline, \
-         --cuts: other ones too), or with --stages 1 with none, bit for bit; a checkpoint of a run without stages goes on in stages \
+        "Checkpoints hold each rank's range of the parameters. `paceline resume RUN --stages N` goes on with other stages (`--pipeline`, \
+         `--cuts`: other ones too), or with --stages 1 with none, bit for bit; a checkpoint of a run without stages goes on in stages \
          as well. With three replicas or more, the ring's chunks move with the cuts, and sums agree within rounding."
             .into(),
         "The record has, per step and rank, what it waited for earlier stages (`wait_up_ns`) and for later ones (`wait_down_ns`), the \
-         slots that were in use (`live_slots`) and their bytes; with --trace each pass is a bar in `paceline export \
+         slots that were in use (`live_slots`) and their bytes; with `--trace` each pass is a bar in `paceline export \
          RUN --format trace`."
             .into(),
     ]);
     page.text(
-        "Refused with --stages: strategies that are not exact, --sync other than bsp, --averages weights, --shares, and codes \
+        "Refused with `--stages`: strategies that are not exact, `--sync` other than bsp, --averages weights, --shares, and codes \
          that keep a remainder. Scripts are not cut.",
     );
 }
