@@ -306,7 +306,8 @@ fn gru_in_stages_is_one_worker_bit_for_bit() {
 
 #[test]
 fn every_layer_may_be_cut_off_from_the_next() {
-    for case in layers() {
+    // Networks with early exits are not cut.
+    for case in layers().into_iter().filter(|case| case.graph.exits().is_empty()) {
         let want = alone(&case, 3);
         for at in 1..case.graph.nodes().len() {
             PIPELINES.iter().for_each(|pipeline| check(&case, pipeline, &[at], 3, &want));

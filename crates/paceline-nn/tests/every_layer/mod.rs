@@ -62,6 +62,25 @@ fn image(name: &str, build: impl Fn(&mut Graph) -> Result<(), ShapeError>) -> Ca
     })
 }
 
+/// Two devices' views of an image, put together in three ways; with an early exit or without.
+fn views(g: &mut Graph, exit: bool) -> Result<(), ShapeError> {
+    let x = g.last();
+    let mut views = Vec::new();
+    for (i, top) in [0, 3].into_iter().enumerate() {
+        let view = ViewPart { top, left: i, height: 4, width: 5, blank: 0.3 };
+        g.push(&format!("view{i}"), view, &[x])?;
+        g.then(&format!("conv{i}"), Conv2d::square(5, 3, 1, 1, true))?;
+        views.push(g.then(&format!("sign{i}"), Activation { function: Function::Sign })?);
+    }
+    let sum = g.push("mean", Mean, &views)?;
+    if exit {
+        g.then("early", Dense { outputs: CLASSES })?;
+        g.exit(0.5);
+    }
+    let largest = g.push("largest", Maximum, &[views[1], views[0], sum])?;
+    g.push("concat", Concat, &[views[0], largest]).map(drop)
+}
+
 /// Networks of a few layers.
 pub fn layers() -> Vec<Case> {
     let conv = |channels, kernel, stride, pad| Conv2d::square(channels, kernel, stride, pad, true);
@@ -126,21 +145,8 @@ pub fn layers() -> Vec<Case> {
             let b = g.push("b", Activation { function: Function::Tanh }, &[x])?;
             g.push("sum2", Add, &[b, sum]).map(drop)
         }),
-        image("views and exits", |g| {
-            let x = g.last();
-            let mut views = Vec::new();
-            for (i, top) in [0, 3].into_iter().enumerate() {
-                let view = ViewPart { top, left: i, height: 4, width: 5, blank: 0.3 };
-                g.push(&format!("view{i}"), view, &[x])?;
-                g.then(&format!("conv{i}"), conv(5, 3, 1, 1))?;
-                views.push(g.then(&format!("sign{i}"), Activation { function: Function::Sign })?);
-            }
-            let sum = g.push("mean", Mean, &views)?;
-            g.then("early", Dense { outputs: CLASSES })?;
-            g.exit(0.5);
-            let largest = g.push("largest", Maximum, &[views[1], views[0], sum])?;
-            g.push("concat", Concat, &[views[0], largest]).map(drop)
-        }),
+        image("views", |g| views(g, false)),
+        image("views and exits", |g| views(g, true)),
         image("gru", |g| {
             g.then("rows", Rows)?;
             g.then("rnn", Gru { width: 18 })?;
