@@ -50,18 +50,28 @@ def data():
 
 
 def alone(a):
-    net = nn.Sequential(*parts(a.cut))
+    """The rate of one process, and the seconds that each stage takes of it."""
+    nets = parts(a.cut)
     x, y = data()
-    opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    opt = torch.optim.SGD([p for net in nets for p in net.parameters()], lr=0.01, momentum=0.9)
+    seconds = [0.0, 0.0]
 
     def step():
         i = torch.randint(0, 2048, (a.batch,))
         opt.zero_grad(set_to_none=True)
         for own in i.chunk(a.micro_batches):
-            (F.cross_entropy(net(x[own]), y[own]) / a.micro_batches).backward()
+            begun = time.perf_counter()
+            first = nets[0](x[own])
+            handed = first.detach().requires_grad_()
+            between = time.perf_counter()
+            (F.cross_entropy(nets[1](handed), y[own]) / a.micro_batches).backward()
+            back = time.perf_counter()
+            first.backward(handed.grad)
+            seconds[0] += between - begun + time.perf_counter() - back
+            seconds[1] += back - between
         opt.step()
 
-    return timed(a, step)
+    return timed(a, step), seconds
 
 
 def timed(a, step):
@@ -109,8 +119,9 @@ def main():
     ap.add_argument("--warmup", type=int, default=2)
     a = ap.parse_args()
     torch.set_num_threads(1)
+    seconds = None
     if a.stages == 1:
-        rate = alone(a)
+        rate, seconds = alone(a)
     else:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ["MASTER_PORT"] = str(free_port())
@@ -119,7 +130,7 @@ def main():
         rate = min(rates)
     print(json.dumps(dict(peer="torch-pipelining", version=torch.__version__, model="resnet20", stages=a.stages,
                           micro_batches=a.micro_batches, cut=a.cut, batch=a.batch,
-                          steps=a.steps, samples_per_s=rate)))
+                          steps=a.steps, samples_per_s=rate, stage_s=seconds)))
 
 
 def free_port():
