@@ -175,7 +175,7 @@ impl GradientSource for NativeSource<'_> {
     }
 
     fn evaluates_after(&self, step: u64) -> bool {
-        self.plan.eval_every.map_or(self.order.ends_epoch(step), |every| (step + 1).is_multiple_of(every))
+        evaluates_after(self.plan, &self.order, step)
     }
 
     fn samples_before(&self, step: u64) -> u64 {
@@ -187,14 +187,24 @@ impl GradientSource for NativeSource<'_> {
     }
 
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
-        let (expected, found) = (self.state.len(), state.len());
-        if expected != found {
-            let problem = format!("state: {expected} numbers were expected, {found} were found");
-            return Err(TrainError::Restore { problem });
-        }
-        self.state.copy_from_slice(state);
-        Ok(())
+        restored(&mut self.state, state)
     }
+}
+
+/// Whether a run is evaluated after a step: as often as its plan says, or else after each epoch.
+pub(crate) fn evaluates_after(plan: &Plan, order: &Order, step: u64) -> bool {
+    plan.eval_every.map_or(order.ends_epoch(step), |every| (step + 1).is_multiple_of(every))
+}
+
+/// Takes up a checkpoint's state.
+pub(crate) fn restored(own: &mut [f32], state: &[f32]) -> Result<(), TrainError> {
+    let (expected, found) = (own.len(), state.len());
+    if expected != found {
+        let problem = format!("state: {expected} numbers were expected, {found} were found");
+        return Err(TrainError::Restore { problem });
+    }
+    own.copy_from_slice(state);
+    Ok(())
 }
 
 /// The mean of vectors of length `len` that lie one behind the other.

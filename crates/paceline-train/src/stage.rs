@@ -15,7 +15,7 @@ use crate::crossings::Crossings;
 use crate::engine::{Begin, StagePass};
 use crate::error::TrainError;
 use crate::model::{self, SampleBatch};
-use crate::native::{batch, sample_order};
+use crate::native::{batch, evaluates_after, restored, sample_order};
 use crate::segment::StagePlace;
 use crate::source::{Announce, GradientSink, GradientSource, Layout};
 use crate::weights;
@@ -269,7 +269,7 @@ impl GradientSource for StageSource<'_> {
     }
 
     fn evaluates_after(&self, step: u64) -> bool {
-        self.plan.eval_every.map_or(self.order.ends_epoch(step), |every| (step + 1).is_multiple_of(every))
+        evaluates_after(self.plan, &self.order, step)
     }
 
     fn samples_before(&self, step: u64) -> u64 {
@@ -294,12 +294,6 @@ impl GradientSource for StageSource<'_> {
     }
 
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
-        let (expected, found) = (self.state.len(), state.len());
-        if expected != found {
-            let problem = format!("state: {expected} numbers were expected, {found} were found");
-            return Err(TrainError::Restore { problem });
-        }
-        self.state.copy_from_slice(state);
-        Ok(())
+        restored(&mut self.state, state)
     }
 }
