@@ -263,7 +263,7 @@ impl Bench {
         let mut memory = Timed::new(Flat(storage), explained);
         for (round, &size) in self.sizes.iter().enumerate() {
             if round > 0 {
-                engine = engine.succeed(participant(round), round as u32);
+                engine.succeed(participant(round), round as u32);
             }
             memory.inner.0[..size].fill((rank + 1) as f32);
             self.allreduce(&mut engine, &mut memory, rank, size, &mut all)?;
@@ -431,6 +431,7 @@ impl Bench {
                             let segment = Segment { from: 0, to: 0, generation: 0 };
                             let addresses = addresses.clone();
                             let order = RankCommand::Peers {
+                                generation: None,
                                 addresses,
                                 interfaces,
                                 segment,

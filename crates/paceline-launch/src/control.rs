@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use paceline_attach::ScriptOptimizer;
 use paceline_plan::{NetworkLimits, Plan};
+use paceline_protocol::RankStanding;
 use paceline_record::{Batch, FailureKind, Recording};
-use paceline_train::{Layout, Segment};
+use paceline_train::{Generation, Layout, Segment};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,12 @@ pub enum RankCommand {
     Hold,
     /// Stop before this step, or where the servers decide.
     StopAt { step: u64 },
+    /// Stop where you are, and say where that is: the members of this generation change.
+    Stand { generation: u32 },
+    /// Go on as a member of this generation, with these addresses by rank; first make the update that was put off, if so.
+    Regroup { generation: Box<Generation>, addresses: Vec<String>, commit: bool },
+    /// All work is done everywhere: give your account.
+    Conclude,
     /// The pause is over: the segment to do now; none if the run stops.
     Next { segment: Option<Segment> },
     /// Everybody's address, by rank; where the emulated hosts' interfaces are, if there are some; the steps to begin
@@ -87,6 +94,8 @@ pub enum RankCommand {
         interfaces: Option<String>,
         segment: Segment,
         restored: Option<PackedState>,
+        /// The rank's place in the first generation, where members may change.
+        generation: Option<Box<Generation>>,
         /// What all scripts have in common, if there are some; the parameters that all start from follow behind.
         script: Option<ScriptCommon>,
     },
@@ -134,6 +143,14 @@ pub enum RankEvent {
     Held { step: u64 },
     /// It has paused; the steps done by everybody together, if it knows, and what it needs to go on. Its numbers follow.
     Paused { step: Option<u64>, part: PackedState },
+    /// Its generation has ended for it, and its parameters stand here; it listens at this address for the next one.
+    Standing { generation: u32, standing: RankStanding, address: String },
+    /// The first step of its generation begins.
+    Resumed { generation: u32 },
+    /// It has done all its work, and waits until everybody has.
+    Concluded { generation: u32 },
+    /// SIGTERM came to its process, in an elastic run: it is to leave.
+    Drained,
     /// A stranger was turned away: who, and why.
     Refused { cause: String },
     /// Rows of its record; those of steps and traces follow as numbers.

@@ -28,6 +28,12 @@ impl EmulatedNetwork {
         Self { network, hosts: (0..ranks).collect() }
     }
 
+    /// The same network for ranks that are these members of a run. Spares sit where members that the run begins with do.
+    pub(crate) fn of_members(&self, members: &[usize]) -> Self {
+        let hosts = members.iter().map(|member| self.hosts[member % self.hosts.len()]).collect();
+        Self { network: self.network, hosts }
+    }
+
     /// The number of hosts.
     pub fn count(&self) -> usize {
         self.hosts.iter().max().map_or(1, |last| last + 1)

@@ -24,6 +24,9 @@ pub enum LaunchError {
     /// A process died.
     #[error("{role} {rank} (process {pid}) was lost {when}: {cause}")]
     Lost { role: &'static str, rank: usize, pid: u32, when: String, cause: String },
+    /// Too few members of an elastic run are left.
+    #[error("{cause}; lost: {gone}")]
+    NobodyLeft { cause: String, gone: String, saved: Option<u64>, run: String },
     /// A rank gave up by itself.
     #[error("{role} {rank}: {message}")]
     Failed { role: &'static str, rank: usize, message: String, hint: String, kind: FailureKind },
@@ -109,6 +112,7 @@ impl LaunchError {
             Self::Train(error) => error.kind(),
             Self::Interrupted { .. } | Self::Abandoned { .. } => FailureKind::Interrupted,
             Self::Record(_) => FailureKind::Storage,
+            Self::NobodyLeft { .. } => FailureKind::Lost,
             Self::Lost { .. } | Self::Late { .. } | Self::Missing { .. } | Self::HostLost { .. } => {
                 FailureKind::Lost
             }
@@ -141,6 +145,12 @@ impl LaunchError {
             }
             Self::Lost { .. } => {
                 "the other processes were ended; the system's log may say who ended this one".into()
+            }
+            Self::NobodyLeft { saved: Some(step), run, .. } => {
+                format!("`paceline resume {run}` goes on from its last checkpoint, after step {step}")
+            }
+            Self::NobodyLeft { saved: None, .. } => {
+                "there is no checkpoint: --checkpoint-every N would leave some, --spare N and --backup 1 survive more".into()
             }
             Self::Late { .. } => "is the machine overloaded, or out of memory?".into(),
             Self::Missing { .. } => {

@@ -46,7 +46,7 @@ pub struct Gather<'a> {
 impl<'a> Gather<'a> {
     /// Nothing yet, or what was there when the run paused; `samples` are those of the training split, if there is one.
     pub fn new(plan: &'a Plan, samples: Option<usize>, account: Option<&str>) -> Self {
-        let world = plan.workers + plan.servers;
+        let world = plan.processes();
         let account: Account = account.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let outcome = |(loss, correct, predictions, samples)| Outcome { loss, correct, predictions, samples };
         Self {
@@ -243,12 +243,17 @@ impl<'a> Gather<'a> {
             ranks: self
                 .done
                 .iter()
-                .flatten()
                 .enumerate()
-                .map(|(rank, d)| self.rank(rank, d, &layout))
+                .filter_map(|(rank, d)| Some(self.rank(rank, d.as_ref()?, &layout)))
                 .collect(),
+            membership: Vec::new(),
             simulated: None,
         }
+    }
+
+    /// Whether a rank has given its account.
+    pub fn gave_account(&self, rank: usize) -> bool {
+        self.done.get(rank).is_some_and(Option::is_some)
     }
 
     /// Where reaching the target ended the run, if it did.
@@ -272,7 +277,7 @@ impl<'a> Gather<'a> {
             rank,
             role: role(self.plan, rank).into(),
             host: match self.plan.network {
-                Some(_) => format!("{}#{}", d.host, layout[rank]),
+                Some(_) => format!("{}#{}", d.host, layout[rank % layout.len()]),
                 None => d.host.clone(),
             },
             params_sha256: d.params_sha256.clone(),

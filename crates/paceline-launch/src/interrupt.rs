@@ -142,16 +142,27 @@ impl Drop for Blocked {
     }
 }
 
+/// A signal that came to a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RankSignal(Signal);
+
+impl RankSignal {
+    /// Whether it gives notice to this process alone (SIGTERM), rather than being a terminal's word to all of a group.
+    pub(crate) fn is_notice(self) -> bool {
+        self.0 == Signal::SIGTERM
+    }
+}
+
 /// Inside a rank, before it has other threads: SIGINT and SIGTERM are passed on instead of ending the process.
-pub(crate) fn pass_on(send: impl Fn() + Send + 'static) {
+pub(crate) fn pass_on(send: impl Fn(RankSignal) + Send + 'static) {
     let signals = signals();
     if signals.thread_block().is_err() {
         return;
     }
     // A rank that cannot start a thread ignores both: the launcher has its own way to end it.
     let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while signals.wait().is_ok() {
-            send();
+        while let Ok(signal) = signals.wait() {
+            send(RankSignal(signal));
         }
     });
 }

@@ -13,6 +13,7 @@
 //! - [`capacity`]: whether the ranks fit on this machine; [`devices`]: the GPUs that scripts are given
 //! - [`engine`]: processes that a scheduler or launcher has started as one job; hosts over ssh
 //! - [`nodes`]: machines that make whole runs of a study
+//! - [`elastic`]: the members of an elastic run, and with whom it goes on; `member`: inside one of them
 //! - `emulated`: emulated hosts and the links between them
 //! - `liveness`: signs of life of the ranks
 //! - `interrupt`: requests to stop, by signals
@@ -32,6 +33,7 @@ pub mod agent;
 pub mod capacity;
 mod control;
 pub mod devices;
+pub mod elastic;
 mod emulated;
 pub mod engine;
 mod error;
@@ -42,6 +44,7 @@ mod interrupt;
 mod joining;
 pub mod key_file;
 mod liveness;
+mod member;
 pub mod nodes;
 mod pauses;
 mod processes;

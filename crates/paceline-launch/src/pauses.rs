@@ -107,22 +107,29 @@ pub struct Pauses<'a> {
     stop_told: bool,
     /// Where stages stop, once their servers were told.
     servers_told: Option<u64>,
+    /// Who takes part now, by process, and the server that chooses where to stop; all of the plan's ranks, unless members
+    /// change.
+    part: Vec<bool>,
+    chooser: usize,
 }
 
 impl<'a> Pauses<'a> {
     /// The pauses of a run of `steps` steps, which workers make together or not.
     pub fn new(plan: &'a Plan, checkpointing: &'a CheckpointContext, steps: u64, together: bool) -> Self {
         let from = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step).min(steps);
+        let (world, processes) = (plan.workers + plan.servers, plan.processes());
         let mut pauses = Self {
+            part: (0..processes).map(|process| process < world).collect(),
+            chooser: plan.workers,
             plan,
             checkpointing,
             steps,
             together,
             segment: Segment { from, to: steps, generation: 0 },
-            parts: vec![None; plan.workers + plan.servers],
+            parts: vec![None; processes],
             told: None,
-            held: vec![None; plan.workers + plan.servers],
-            ended: vec![false; plan.workers + plan.servers],
+            held: vec![None; processes],
+            ended: vec![false; processes],
             stopping: false,
             reached: false,
             stop_told: false,
@@ -133,7 +140,7 @@ impl<'a> Pauses<'a> {
     }
 
     /// Where a segment that begins here ends.
-    fn end_of(&self, from: u64) -> u64 {
+    pub fn end_of(&self, from: u64) -> u64 {
         self.plan.checkpoint_every.map_or(self.steps, |every| ((from / every + 1) * every).min(self.steps))
     }
 
@@ -149,12 +156,32 @@ impl<'a> Pauses<'a> {
     /// Ranks that are asked to stop before the others are told: all but the server that chooses the step. A rank that
     /// does not know of the stop by then would take the end of its work for the end of the run.
     pub fn asked_first(&self) -> Vec<usize> {
-        let (workers, world) = (self.plan.workers, self.parts.len());
         match self.plan.stages {
-            1 => (0..world).filter(|&rank| rank != workers).collect(),
+            1 => self.taking_part().filter(|&rank| rank != self.chooser).collect(),
             // Each stage has a server of its own that would choose.
-            _ => (0..workers).collect(),
+            _ => (0..self.plan.workers).collect(),
         }
+    }
+
+    /// The processes that take part.
+    fn taking_part(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.part.len()).filter(|process| self.part[*process])
+    }
+
+    /// The members of the run have changed: it goes on with a segment, and what was asked for is asked again.
+    pub fn regrouped(&mut self, segment: Segment, part: Vec<bool>, chooser: Option<usize>) {
+        let processes = part.len();
+        (self.segment, self.part, self.told) = (segment, part, None);
+        self.chooser = chooser.unwrap_or(usize::MAX);
+        self.parts = vec![None; processes];
+        self.held = vec![None; processes];
+        self.ended = vec![false; processes];
+        (self.stopping, self.stop_told) = (false, false);
+    }
+
+    /// What each process keeps, once all have paused.
+    pub fn kept(&self) -> &[Option<RankState>] {
+        &self.parts
     }
 
     /// The run has reached its target: it ends at the next step that all reach.
@@ -199,7 +226,7 @@ impl<'a> Pauses<'a> {
     /// The ranks that a stop is told now: servers of stages first, until all have answered; then everybody.
     pub fn told_now(&self) -> Vec<usize> {
         let first = if self.stop_told || self.servers_told.is_none() { 0 } else { self.plan.workers };
-        (first..self.held.len()).collect()
+        self.taking_part().filter(|rank| *rank >= first).collect()
     }
 
     /// A rank has done all its work: it could stop at the end. What to tell everybody once all that were asked have
@@ -213,7 +240,7 @@ impl<'a> Pauses<'a> {
     /// What to tell the ranks that have paused, if all others have done their work: everything is done, so they end
     /// too.
     pub fn finish(&mut self) -> Option<RankCommand> {
-        let ranks = || self.ended.iter().zip(&self.parts);
+        let ranks = || self.taking_part().map(|rank| (&self.ended[rank], &self.parts[rank]));
         let waiting = ranks().any(|(ended, part)| !ended && part.is_some());
         if !waiting
             || !ranks().any(|(ended, _)| *ended)
@@ -235,15 +262,21 @@ impl<'a> Pauses<'a> {
     pub fn paused(&mut self, rank: usize, step: Option<u64>, part: RankState) -> bool {
         self.parts[rank] = Some(part);
         self.told = self.told.or(step);
-        self.parts.iter().all(Option::is_some)
+        self.taking_part().all(|rank| self.parts[rank].is_some())
     }
 
     /// Saves what all ranks have kept, with the launcher's own account, and decides.
-    pub fn decide(&mut self, account: String) -> Result<PauseDecision, LaunchError> {
+    /// In a run whose members have changed, `parts` are what the plan's ranks would have kept.
+    pub fn decide(
+        &mut self,
+        account: String,
+        parts: Option<Vec<RankState>>,
+    ) -> Result<PauseDecision, LaunchError> {
         if self.reached {
             return Ok(PauseDecision::End);
         }
-        let mut parts: Vec<RankState> = self.parts.iter_mut().filter_map(Option::take).collect();
+        let kept: Vec<RankState> = self.parts.iter_mut().filter_map(Option::take).collect();
+        let mut parts = parts.unwrap_or(kept);
         let step = self.told.take().unwrap_or(self.segment.to);
         self.hand_out_server_params(&mut parts);
         let plan_sha256 = self.plan.checkpoint_hash();

@@ -16,9 +16,9 @@ use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
-    GradientSource, GroupOptimiser, Layout, NativeSource, PartRanges, Pause, ScriptSource, Segment,
-    SegmentControl, StageSource, StepGate, Times, TrainError, Update, VERDICT, model, script_exchange,
-    server, weights, worker,
+    Generation, GradientSource, GroupOptimiser, Layout, MemberControl, NativeSource, PartRanges, Pause,
+    ScriptSource, Segment, SegmentControl, StageSource, StepGate, Times, TrainError, Update, VERDICT, model,
+    script_exchange, server, weights, worker,
 };
 use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -29,6 +29,7 @@ use crate::emulated::EmulatedNetwork;
 use crate::fault;
 use crate::interrupt;
 use crate::liveness;
+use crate::member::{self, Member, MemberLinks};
 use crate::pauses::{pack, unpack};
 use crate::recorder::{self, RankRecorder};
 use crate::scripts;
@@ -46,7 +47,7 @@ const REPORT: Duration = Duration::from_millis(50);
 
 /// `worker` or `server`.
 pub(crate) fn role(plan: &Plan, rank: usize) -> &'static str {
-    identity::role(plan.workers, rank)
+    if plan.is_worker(rank) { "worker" } else { identity::role(plan.workers, rank) }
 }
 
 /// What every rank of a run must agree on: the plan, down to the last flag.
@@ -150,7 +151,7 @@ impl<'a> RankContext<'a> {
             self.agreement() != ReplicaAgreement::Apart && self.state_count() > 0 && self.plan.workers > 1;
         // A script reports when it likes; its target ends the run as a request to stop does.
         // Stages are put together and evaluated elsewhere, while nobody else uses the cores.
-        let staged = self.setup.stages.is_some();
+        let staged = self.setup.stages.is_some() || self.plan.elastic.is_some();
         averaged || staged || self.plan.stop_at_target && self.together() && self.plan.script.is_none()
     }
 
@@ -163,7 +164,7 @@ impl<'a> RankContext<'a> {
         recorder: &RankRecorder,
         say: &mut dyn FnMut(RankEvent, &[f32]),
     ) {
-        let RankControl { segment, restored, gate, told } = control;
+        let RankControl { segment, restored, gate, told, member } = control;
         let say = RefCell::new(say);
         let say = |said: RankEvent, numbers: &[f32]| (say.borrow_mut())(said, numbers);
         let pause = &mut |Pause { step, part }: Pause| {
@@ -172,17 +173,27 @@ impl<'a> RankContext<'a> {
             say(RankEvent::Paused { step, part }, &numbers);
             loop {
                 match told.recv() {
-                    Ok(PauseCommand::Next(segment)) => return segment,
-                    Ok(PauseCommand::Verdict { .. }) => {}
-                    Err(_) => return None,
+                    Ok(PauseCommand::Next(segment)) => return Ok(segment),
+                    Ok(PauseCommand::Stand) => return Err(TrainError::Regroup),
+                    Ok(_) => {}
+                    Err(_) => return Ok(None),
                 }
             }
         };
         let verdict = &mut |step: u64| await_verdict(&told, step, VERDICT);
         let verdict: Option<&mut dyn FnMut(u64) -> Result<bool, TrainError>> =
             if self.awaits_verdicts() { Some(verdict) } else { None };
-        let control = &mut SegmentControl { restored, segment, gate, pause, verdict };
-        let played = if self.rank < self.plan.workers {
+        let mut member = member.map(|(first, links)| Member {
+            first,
+            links,
+            told: &told,
+            say: &say,
+            door: None,
+            addresses: Vec::new(),
+        });
+        let members = member.as_mut().map(|member| member as &mut dyn MemberControl);
+        let control = &mut SegmentControl { restored, segment, gate, pause, verdict, members };
+        let played = if self.plan.is_worker(self.rank) {
             self.work(transport, start, control, recorder, &say)
         } else {
             self.serve(transport, &start, control, recorder, &say)
@@ -276,7 +287,8 @@ impl<'a> RankContext<'a> {
         };
         // The launcher evaluates the mean of models that differ, and any on samples that evaluations left out.
         // (A script's own are nobody's to evaluate.)
-        let left_out = plan.eval_samples.is_some() && plan.servers == 0 && *rank == 0;
+        let elastic = plan.elastic.is_some();
+        let left_out = plan.eval_samples.is_some() && (plan.servers == 0 && *rank == 0 || elastic);
         // Stages are put together there, those of the first replica.
         let stage = setup.stages.is_some() && *rank < setup.stage_count();
         let shown = summary.accuracy.is_some() || left_out || stage;
@@ -393,6 +405,7 @@ fn await_verdict(told: &Receiver<PauseCommand>, step: u64, limit: Duration) -> R
     while pieces < VERDICT_PIECES {
         match told.recv_timeout(limit / VERDICT_PIECES) {
             Ok(PauseCommand::Verdict { step: of, ends }) if of == step => return Ok(ends),
+            Ok(PauseCommand::Stand) => return Err(TrainError::Regroup),
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => pieces += 1,
             // A launcher that gives the run up says so at the gate.
@@ -445,9 +458,10 @@ pub type PlayTask =
 /// output. When the launcher is gone, so is the rank.
 /// `play` does tasks other than training.
 pub fn main(registries: &Registries, play: PlayTask) {
-    interrupt::pass_on(|| {
+    interrupt::pass_on(|signal| {
+        let said = if signal.is_notice() { RankEvent::Drained } else { RankEvent::Interrupted };
         // A launcher that has ended takes this process with it.
-        let _ = control::write(&mut std::io::stdout().lock(), &RankEvent::Interrupted, &[]);
+        let _ = control::write(&mut std::io::stdout().lock(), &said, &[]);
     });
     let mut say = |message: RankEvent, numbers: &[f32]| {
         // A launcher that does not listen any more has ended: nothing is left to tell.
@@ -519,20 +533,28 @@ fn life(
                 start.source =
                     Some(scripts::attach(&typed, rank, recording.is_some(), &conditions, listener, say)?);
             }
-            let peers = peers(&mut orders);
+            let Some(peers) = peers(&mut orders) else { return Ok(()) };
             if let Some(known) = peers.script {
                 start.params = known.params;
                 context = RankContext::of_script(&typed, known.layout, known.optimizer, rank);
             }
+            let first = peers.known.generation.as_deref();
+            let (place_in, workers, world) = match first {
+                Some(first) => (first.rank, first.workers, first.workers + first.servers),
+                None => (rank, plan.workers, context.setup.world()),
+            };
             let identity = Identity {
                 run,
-                rank,
-                workers: plan.workers,
-                world: context.setup.world(),
+                rank: place_in,
+                workers,
+                world,
                 model_hash: model_hash(&plan),
                 key: Key::from(key),
             };
-            let links = context.strategy.links_of(&context.setup, rank);
+            let links = match first {
+                Some(first) => context.strategy.links_of(&first.setup(&context.setup), first.rank),
+                None => context.strategy.links_of(&context.setup, rank),
+            };
             let emulated = EmulatedNetwork::of(&plan);
             let ranks = place.map_or(identity.world, |place| place.ranks);
             // A script's rank has a process beside it that computes.
@@ -542,8 +564,13 @@ fn life(
                 // Packets between machines may have to be sent again.
                 options.handshake = FAR_HANDSHAKE;
             }
-            let (transport, control) =
+            let members = first.cloned().map(|first| {
+                let emulated = emulated.clone().zip(peers.known.interfaces.clone());
+                (first, MemberLinks { kind, identity: identity.clone(), options, emulated })
+            });
+            let (transport, mut control) =
                 connect(door, orders, peers.known, identity, &links, options, emulated)?;
+            control.member = members;
             context.play(
                 transport,
                 start,
@@ -567,7 +594,7 @@ fn life(
             };
             let emulated = task.network.map(|network| EmulatedNetwork::apart(network, task.world));
             let options = options(task.world, buffer);
-            let peers = peers(&mut orders).known;
+            let Some(Peers { known: peers, .. }) = peers(&mut orders) else { return Ok(()) };
             let (transport, _) = connect(door, orders, peers, identity, &task.links, options, emulated)?;
             let (account, times) = play(&task, rank, transport, registries).map_err(|e| failed(&e))?;
             say(RankEvent::Done(Box::new(account)), &times);
@@ -590,6 +617,8 @@ pub(crate) fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
 
 /// How the launcher leads a rank: where it begins, and what it is told on the way.
 pub(crate) struct RankControl {
+    /// The rank's place in the first generation, and how it connects in later ones, where members may change.
+    member: Option<(Generation, MemberLinks)>,
     segment: Segment,
     /// What the rank had when the run paused, if it goes on.
     restored: Option<RankState>,
@@ -603,7 +632,7 @@ impl RankControl {
         let (pauses, told) = channel();
         let gate = Arc::new(StepGate::starting_at(segment.from));
         let mailbox = RankMailbox { gate: Arc::clone(&gate), pauses };
-        (Self { segment, restored, gate, told }, mailbox)
+        (Self { segment, restored, gate, told, member: None }, mailbox)
     }
 }
 
@@ -628,6 +657,17 @@ impl RankMailbox {
                 self.gate.stop_at(step);
                 return Some(RankEvent::Held { step });
             }
+            RankCommand::Stand { generation } => {
+                self.gate.ask_to_stop(generation);
+                self.pauses.send(PauseCommand::Stand).unwrap_or_default();
+            }
+            RankCommand::Regroup { generation, addresses, commit } => {
+                // What was told before does not hold any more.
+                self.gate.ask_to_stop(generation.segment.generation - 1);
+                let regroup = PauseCommand::Regroup { generation, addresses, commit };
+                self.pauses.send(regroup).unwrap_or_default();
+            }
+            RankCommand::Conclude => self.pauses.send(PauseCommand::Conclude).unwrap_or_default(),
             RankCommand::Hold => return Some(RankEvent::Held { step: self.gate.hold() }),
             // These come before a rank begins.
             RankCommand::Config { .. } | RankCommand::Task { .. } | RankCommand::Peers { .. } => {}
@@ -642,12 +682,18 @@ impl RankMailbox {
 }
 
 /// What a rank waits for.
-#[derive(Clone, Copy, Debug)]
-enum PauseCommand {
+#[derive(Clone, Debug)]
+pub(crate) enum PauseCommand {
     /// The evaluation after this step is over, and whether the run ends with it.
     Verdict { step: u64, ends: bool },
     /// A pause is over: what to do now, or nothing if the run stops.
     Next(Option<Segment>),
+    /// Members are to stop where they are.
+    Stand,
+    /// The next generation, the addresses of its ranks, and whether the put-off update is made first.
+    Regroup { generation: Box<Generation>, addresses: Vec<String>, commit: bool },
+    /// All work is done everywhere.
+    Conclude,
 }
 
 /// What a rank begins with, where it is no native network: its script, and the parameters that all start from.
@@ -663,6 +709,7 @@ struct PeersKnown {
     interfaces: Option<String>,
     segment: Segment,
     restored: Option<RankState>,
+    generation: Option<Box<Generation>>,
 }
 
 /// The same, and what is known of the scripts of the run.
@@ -678,20 +725,31 @@ pub(crate) struct ScriptKnown {
     pub params: Vec<f32>,
 }
 
-/// Waits for everybody's address.
-fn peers(orders: &mut std::io::Stdin) -> Peers {
-    let Ok(Some((RankCommand::Peers { addresses, interfaces, segment, restored, script }, mut numbers))) =
-        control::read(orders)
-    else {
-        paceline_attach::end_scripts();
-        std::process::exit(4)
+/// Waits for everybody's address: those of the first generation, or of the one that admits a member that joins later. None
+/// for a member that was not needed.
+fn peers(orders: &mut std::io::Stdin) -> Option<Peers> {
+    let (known, mut numbers, script) = match control::read(orders) {
+        Ok(Some((
+            RankCommand::Peers { addresses, interfaces, segment, restored, generation, script },
+            numbers,
+        ))) => (
+            PeersKnown { addresses, interfaces, segment, restored: None, generation },
+            numbers,
+            (restored, script),
+        ),
+        Ok(Some((RankCommand::Conclude, _))) => return None,
+        _ => {
+            paceline_attach::end_scripts();
+            std::process::exit(4)
+        }
     };
+    let (restored, script) = script;
     let script = script.map(|ScriptCommon { layout, optimizer }| {
         let params = numbers.split_off(numbers.len().saturating_sub(layout.params));
         ScriptKnown { layout, optimizer, params }
     });
     let restored = restored.and_then(|packed| unpack(packed, &numbers));
-    Peers { known: PeersKnown { addresses, interfaces, segment, restored }, script }
+    Some(Peers { known: PeersKnown { restored, ..known }, script })
 }
 
 /// Connects to the linked ranks. What the launcher says from then on goes to the control; its end is this process's.
@@ -704,7 +762,10 @@ fn connect(
     options: StreamOptions,
     emulated: Option<EmulatedNetwork>,
 ) -> Result<(Box<dyn Transport>, RankControl), RankEvent> {
-    let PeersKnown { addresses, interfaces, segment, restored } = peers;
+    let PeersKnown { addresses, interfaces, segment, restored, generation } = peers;
+    // Who joins a run under way is not missed if it cannot: the run goes on without it.
+    let joins = generation.as_ref().is_some_and(|generation| generation.segment.generation > 0);
+    let deadline = if joins { member::CONNECT } else { CONNECT };
     let (control, mailbox) = RankControl::new(segment, restored);
     std::thread::spawn(move || {
         while let Ok(Some((command, _))) = control::read(&mut orders) {
@@ -717,7 +778,15 @@ fn connect(
         std::process::exit(4);
     });
     let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
-    let transport = door.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
+    // Where members change, ranks are others in each generation.
+    let emulated = emulated.map(|network| match &generation {
+        Some(generation) => network.of_members(&generation.members),
+        None => network,
+    });
+    let transport = match door.connect(identity, &peers, options, deadline) {
+        Err(_) if joins => std::process::exit(4),
+        connected => connected.map_err(|e| failed(&e.into()))?,
+    };
     Ok((emulate(transport, emulated, interfaces, options)?, control))
 }
 

@@ -17,8 +17,9 @@ use paceline_resolve::{Registries, TypedPlan};
 use paceline_train::model::evaluation_samples;
 use paceline_wire::{Interfaces, TransportKind};
 
-use crate::control::RankEvent;
+use crate::control::{RankCommand, RankEvent};
 use crate::devices::{ScriptConditions, ScriptDevices};
+use crate::elastic::{self, Commands};
 use crate::emulated::EmulatedNetwork;
 use crate::error::LaunchError;
 use crate::joining::{self, RunEnd};
@@ -135,7 +136,7 @@ const MOST_PROCESSES: usize = 4096;
 
 /// Whether there can be as many processes as the plan has ranks; virtual time needs none.
 pub fn check_processes(plan: &Plan) -> Result<(), PlanError> {
-    if plan.workers.saturating_add(plan.servers) <= MOST_PROCESSES {
+    if plan.processes() <= MOST_PROCESSES {
         return Ok(());
     }
     let problem =
@@ -152,11 +153,24 @@ pub fn check(
     if let Some(dataset) = dataset {
         plan.check_test(dataset.test.len())?;
     }
+    if let (Some(elastic), true) = (plan.elastic, plan.alone() || plan.transport.mesh.is_some()) {
+        let problem = "members can change where each is a process: with several workers, or shares, and not over \
+                       --transport inproc";
+        let bounds = format!("{}..{}", elastic.least, elastic.most);
+        return Err(PlanError::new("--elastic", bounds, problem).into());
+    }
     if plan.alone() {
         return Ok(());
     }
     transport(&registries.transports, &plan.document.transport, plan.buffer)?;
     let context = RankContext::new(plan, dataset, 0)?;
+    if let Some(elastic) = &plan.elastic {
+        elastic::check(elastic, (plan.workers, plan.shares()), context.strategy, &context.setup)?;
+        if plan.stop_at_target {
+            let problem = "a run whose members change does not stop at a target: leave it out";
+            return Err(PlanError::new("--stop-at-target", "", problem).into());
+        }
+    }
     if plan.stop_at_target && !context.evaluates_on_the_way() {
         let problem = "batch norm's statistics are the workers', and where parameters are the servers' they come \
                        together at the end only: the target cannot be noticed before; use --sync bsp without \
@@ -183,6 +197,11 @@ pub fn run(
     if let (Some(_), true) = (plan.strategy.delegated, listen.is_some()) {
         let problem = "the script's framework meets on this machine: not with --listen";
         return Err(PlanError::new("--strategy", &plan.document.strategy, problem).into());
+    }
+    if let (Some(elastic), true) = (plan.elastic, listen.is_some()) {
+        let problem = "members can change among the processes of one machine so far: not with --listen";
+        let bounds = format!("{}..{}", elastic.least, elastic.most);
+        return Err(PlanError::new("--elastic", bounds, problem).into());
     }
     if plan.restarts > 0 && listen.is_some() {
         let problem = "a machine that is lost does not come back by itself: not with --listen";
@@ -230,7 +249,8 @@ fn attempt(
             for job in to_do {
                 let Snapshot { step, train_s, params, state } = job;
                 // Summed up as workers without stages would, each on its share.
-                let together = launch.plan.stages > 1 && state.as_ref().is_none_or(Vec::is_empty);
+                let whole = launch.plan.stages > 1 || launch.plan.elastic.is_some();
+                let together = whole && state.as_ref().is_none_or(Vec::is_empty);
                 let shares = if together { launch.plan.replicas() } else { 1 };
                 let outcome = evaluate(launch, &params, state, &samples, shares);
                 if done.send((step, train_s, outcome)).is_err() {
@@ -281,17 +301,18 @@ fn lead(
     ranks: &mut Ranks,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), LaunchError> {
-    let world = launch.plan.workers + launch.plan.servers;
+    // All processes of the run; those that its first steps are made with come first.
+    let (world, processes) = (launch.plan.workers + launch.plan.servers, launch.plan.processes());
     let interfaces = EmulatedNetwork::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
     watch.announce(report);
-    let mut ended = vec![(false, false); world];
+    let mut ended = vec![(false, false); processes];
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.
     let mut blamed: Option<(Instant, usize, LaunchError)> = None;
-    let (mut liveness, clock) = (Liveness::new(world), Instant::now());
+    let (mut liveness, clock) = (Liveness::new(processes), Instant::now());
     if !ranks.say_that_they_live() {
         (0..world).for_each(|rank| liveness.forget(rank));
     }
-    while !watch.gather.complete() {
+    while !watch.complete() {
         let tidings = ranks.next(watch.patience());
         let mut signs = liveness.look(clock.elapsed());
         match &tidings {
@@ -306,7 +327,10 @@ fn lead(
             }
             _ => {}
         }
-        watch.signs(&signs, ranks, report)?;
+        for silent in watch.signs(&signs, ranks, report)? {
+            // Stopped processes too: nothing of it comes late.
+            ranks.kill(silent);
+        }
         watch.side_results(report)?;
         let failure = match tidings {
             Some(RanksEvent::Rank(ProcessEvent::Rank(rank, mut said, numbers))) => {
@@ -327,6 +351,9 @@ fn lead(
                             }
                         }
                         Reaction::TellAll(order) => ranks.tell_all(&order),
+                        Reaction::Members(commands) => {
+                            tell_members(watch, ranks, commands, interfaces.as_ref())?;
+                        }
                         Reaction::Tell(some, order) => {
                             some.into_iter().for_each(|rank| ranks.tell(rank, (*order).clone(), &[]));
                         }
@@ -336,11 +363,11 @@ fn lead(
             }
             Some(RanksEvent::Rank(ProcessEvent::Closed(rank))) => {
                 ended[rank].0 = true;
-                watch.died(rank, ended[rank], ranks)
+                died(watch, ranks, rank, &mut ended[rank], interfaces.as_ref())?
             }
             Some(RanksEvent::Rank(ProcessEvent::Exited(rank))) => {
                 ended[rank].1 = true;
-                watch.died(rank, ended[rank], ranks)
+                died(watch, ranks, rank, &mut ended[rank], interfaces.as_ref())?
             }
             Some(RanksEvent::HostLost { host, cause }) => Some(watch.host_lost(ranks.host(host), cause)),
             Some(RanksEvent::HostLiveness { host, there }) => {
@@ -363,8 +390,10 @@ fn lead(
         if let Some(failure) = failure.or_else(|| watch.late(clock.elapsed())) {
             return Err(failure);
         }
-        for verdict in watch.verdicts.drain(..) {
-            (0..launch.plan.workers).for_each(|rank| ranks.tell(rank, verdict.clone(), &[]));
+        let verdicts = std::mem::take(&mut watch.verdicts);
+        for (verdict, rank) in verdicts.iter().flat_map(|v| watch.workers().into_iter().map(move |w| (v, w)))
+        {
+            ranks.tell(rank, verdict.clone(), &[]);
         }
         if let Some(order) = watch.interrupted()? {
             if let Some((name, cause)) = ranks.own_ending(launch.checkpointing.interrupt.cause()) {
@@ -377,6 +406,45 @@ fn lead(
         if let Some((_, _, told)) = blamed.take_if(|blamed| ripe(blamed)) {
             return Err(told);
         }
+    }
+    Ok(())
+}
+
+/// A rank's process has ended, or its pipe has: the failure to tell, if that ends the run.
+fn died(
+    watch: &mut Watch<'_>,
+    ranks: &mut Ranks,
+    rank: usize,
+    ended: &mut (bool, bool),
+    interfaces: Option<&Interfaces>,
+) -> Result<Option<LaunchError>, LaunchError> {
+    if watch.elastic.is_none() {
+        return Ok(watch.died(rank, *ended, ranks));
+    }
+    if *ended == (true, true) {
+        // Another process may take its place.
+        *ended = (false, false);
+        if !watch.gather.gave_account(rank) {
+            let commands = watch.member_lost(rank);
+            tell_members(watch, ranks, commands, interfaces)?;
+        }
+    }
+    Ok(None)
+}
+
+/// Tells members of an elastic run what they are to do, and regroups them if all stand.
+fn tell_members(
+    watch: &mut Watch<'_>,
+    ranks: &mut Ranks,
+    commands: Commands,
+    interfaces: Option<&Interfaces>,
+) -> Result<(), LaunchError> {
+    let regrouped = watch.regroup()?;
+    for (member, mut command) in commands.into_iter().chain(regrouped) {
+        if let RankCommand::Peers { interfaces: path, .. } = &mut command {
+            *path = interfaces.and_then(Interfaces::path);
+        }
+        ranks.tell(member, command, &[]);
     }
     Ok(())
 }

@@ -13,10 +13,11 @@ use paceline_record::event::SCHEMA;
 use paceline_record::{Event, FailureKind, RunResult};
 use paceline_train::model::params_sha256;
 use paceline_train::native::mean;
-use paceline_train::{PartRanges, Replica, TensorLayout, TrainError, USED_TENSORS, model};
+use paceline_train::{PartRanges, Replica, TensorLayout, TrainError, USED_TENSORS, Update, model};
 
 use crate::agent;
 use crate::control::{RankCommand, RankEvent, ScriptCommon};
+use crate::elastic::{Commands, ElasticRun};
 use crate::error::LaunchError;
 use crate::gather::Gather;
 use crate::liveness::{self, LivenessChange, Missing};
@@ -58,6 +59,8 @@ pub(crate) enum Reaction {
     Nothing,
     Connect,
     TellAll(Box<RankCommand>),
+    /// To members of an elastic run; then those may regroup.
+    Members(Commands),
     Tell(Vec<usize>, Box<RankCommand>),
 }
 
@@ -98,6 +101,12 @@ pub(crate) struct Watch<'a> {
     state: usize,
     /// Where each stage lies in the model, if it is cut into stages.
     stages: Option<Vec<PartRanges>>,
+    /// The members of the run, where they may change.
+    pub(crate) elastic: Option<ElasticRun>,
+    /// The furthest step whose model was evaluated, or is.
+    shown: Option<u64>,
+    /// The furthest training clock that anybody has told of.
+    train_s: f64,
     /// Snapshots of which parts are missing.
     snapshots: Vec<Incomplete>,
     /// Snapshots that are being evaluated.
@@ -113,7 +122,7 @@ impl<'a> Watch<'a> {
         jobs: Option<Sender<Snapshot>>,
         results: Receiver<Evaluated>,
     ) -> Self {
-        let world = launch.plan.workers + launch.plan.servers;
+        let world = launch.plan.processes();
         let context = RankContext::new(launch.plan, launch.dataset, 0);
         let steps_in_all = context.as_ref().map_or(0, |context| context.setup.end());
         let together = context.as_ref().is_ok_and(RankContext::together);
@@ -138,6 +147,9 @@ impl<'a> Watch<'a> {
                 .ok()
                 .filter(|context| context.stages.is_some())
                 .map(RankContext::part_ranges),
+            elastic: context.as_ref().ok().and_then(|context| elastic(launch, context)),
+            shown: None,
+            train_s: 0.0,
             params: context.map_or(0, |context| context.setup.params),
             attached: vec![None; launch.plan.workers],
             start: Vec::new(),
@@ -196,14 +208,20 @@ impl<'a> Watch<'a> {
     }
 
     /// What a rank is told when everybody's address is known.
-    pub(crate) fn peers(&self, rank: usize, interfaces: Option<String>) -> (RankCommand, Vec<f32>) {
+    pub(crate) fn peers(&mut self, rank: usize, interfaces: Option<String>) -> (RankCommand, Vec<f32>) {
         let packed = self.pauses.restored(rank).map(pack);
         let (restored, numbers) = packed.unzip();
-        let (addresses, segment) = (self.addresses.clone(), self.pauses.segment());
+        let (mut addresses, segment) = (self.addresses.clone(), self.pauses.segment());
+        let mut generation = None;
+        if let Some(elastic) = &mut self.elastic {
+            elastic.addresses.clone_from(&addresses);
+            generation = Some(Box::new(elastic.first(rank, segment)));
+            addresses.truncate(elastic.membership.ranks().count());
+        }
         let script = self.attached.first().and_then(Clone::clone);
         let mut numbers = numbers.unwrap_or_default();
         numbers.extend_from_slice(&self.start);
-        (RankCommand::Peers { addresses, interfaces, segment, restored, script }, numbers)
+        (RankCommand::Peers { addresses, interfaces, segment, restored, generation, script }, numbers)
     }
 
     /// Whether every rank listens, and every script has attached.
@@ -298,11 +316,17 @@ impl<'a> Watch<'a> {
             self.evaluated(step, train_s, outcome?, report);
         }
         report(Event::Paused);
-        match self.pauses.decide(self.gather.account())? {
+        let kept = self.pauses.kept();
+        let parts = self.elastic.as_ref().and_then(|elastic| elastic.parts(kept, self.state));
+        match self.pauses.decide(self.gather.account(), parts)? {
             PauseDecision::End => Ok(Reaction::tell_all(self.pauses.end())),
             PauseDecision::GoOn(segment) => {
                 report(Event::Checkpoint { step: segment.from });
-                Ok(Reaction::TellAll(Box::new(RankCommand::Next { segment: Some(segment) })))
+                let next = RankCommand::Next { segment: Some(segment) };
+                let Some(elastic) = &mut self.elastic else { return Ok(Reaction::tell_all(next)) };
+                elastic.went_on(segment);
+                let members = elastic.membership.ranks();
+                Ok(Reaction::Members(members.map(|member| (member, next.clone())).collect()))
             }
             PauseDecision::Stop { step, path } => {
                 report(Event::Checkpoint { step });
@@ -324,6 +348,10 @@ impl<'a> Watch<'a> {
         match said {
             RankEvent::Bound { address } => {
                 report(Event::Bound { rank, address: &address });
+                if let (true, Some(elastic)) = (self.connected, &mut self.elastic) {
+                    elastic.addresses[rank] = address;
+                    return Ok(Reaction::Members(elastic.arrived(rank, self.train_s)));
+                }
                 self.addresses[rank] = address;
                 return Ok(self.ready());
             }
@@ -340,6 +368,32 @@ impl<'a> Watch<'a> {
                     self.look_at_target();
                 }
             }
+            RankEvent::Standing { generation, standing, address } => {
+                let Some(elastic) = &mut self.elastic else { return Ok(Reaction::Nothing) };
+                return Ok(Reaction::Members(elastic.stood(
+                    rank,
+                    generation,
+                    standing,
+                    address,
+                    self.train_s,
+                )));
+            }
+            RankEvent::Resumed { generation } => {
+                if let Some(change) = self.elastic.as_mut().and_then(|elastic| elastic.resumed(generation)) {
+                    report(Event::Membership { change });
+                }
+            }
+            RankEvent::Concluded { generation } => {
+                let Some(elastic) = &mut self.elastic else { return Ok(Reaction::Nothing) };
+                return Ok(Reaction::Members(elastic.concluded(rank, generation)));
+            }
+            RankEvent::Drained => {
+                let Some(elastic) = &mut self.elastic else {
+                    self.launch.checkpointing.interrupt.request();
+                    return Ok(Reaction::Nothing);
+                };
+                return Ok(Reaction::Members(elastic.drain(rank, self.train_s)));
+            }
             RankEvent::Started => {
                 self.begun += 1;
                 if self.begun == plan.workers {
@@ -349,8 +403,13 @@ impl<'a> Watch<'a> {
             }
             RankEvent::Step { step, samples, loss, train_s } => {
                 self.steps[rank] = step;
+                self.train_s = self.train_s.max(train_s);
+                if let Some(elastic) = &mut self.elastic {
+                    elastic.reached = elastic.reached.max(step);
+                }
                 // The last stage knows the loss.
-                if rank + 1 == plan.stages {
+                let teller = self.elastic.as_ref().map_or(plan.stages - 1, ElasticRun::first_worker);
+                if rank == teller {
                     let samples = self.gather.samples_before(step, samples);
                     let train_loss = loss.unwrap_or(f64::NAN);
                     report(Event::Progress { step, samples, train_s, train_loss });
@@ -411,6 +470,9 @@ impl<'a> Watch<'a> {
     /// A part of the model at an evaluation that the ranks cannot make alone; the last one sets it off.
     fn snapshot(&mut self, rank: usize, step: u64, train_s: Option<f64>, numbers: Vec<f32>) {
         let plan = self.launch.plan;
+        if self.elastic.is_some() {
+            return self.snapshot_of_shares(rank, step, train_s.unwrap_or_default(), numbers);
+        }
         let (index, parts) =
             if rank < plan.workers { (rank, plan.workers) } else { (rank - plan.workers, plan.servers) };
         let at = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
@@ -432,6 +494,77 @@ impl<'a> Watch<'a> {
                 // The evaluator listens as long as the run lasts.
                 let _ = jobs.send(Snapshot { step, train_s, params, state });
             }
+        }
+    }
+
+    /// The same where members change: parts go by share, and a model that was evaluated already is not evaluated again.
+    fn snapshot_of_shares(&mut self, rank: usize, step: u64, train_s: f64, mut numbers: Vec<f32>) {
+        let Some(elastic) = &self.elastic else { return };
+        let shares = elastic.membership.shares.len();
+        let at = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
+            let parts = vec![None; shares];
+            self.snapshots.push(Incomplete { step, train_s, of_servers: false, parts });
+            self.snapshots.len() - 1
+        });
+        let snapshot = &mut self.snapshots[at];
+        snapshot.train_s = snapshot.train_s.max(train_s);
+        for share in elastic.shares_of(rank) {
+            let own = self.state + if share == 0 { self.params } else { 0 };
+            let rest = numbers.split_off(own.min(numbers.len()));
+            snapshot.parts[share] = Some(std::mem::replace(&mut numbers, rest));
+        }
+        if snapshot.parts.iter().any(Option::is_none) {
+            return;
+        }
+        let Incomplete { step, train_s, parts, .. } = self.snapshots.swap_remove(at);
+        if self.shown.is_some_and(|shown| shown >= step) {
+            if self.under_way == 0 {
+                self.verdicts.push(RankCommand::Verdict { step, ends: false });
+            }
+            return;
+        }
+        self.shown = Some(step);
+        let (params, state) = self.model(&parts.into_iter().flatten().collect::<Vec<_>>());
+        if let Some(jobs) = &self.jobs {
+            self.under_way += 1;
+            // The evaluator listens as long as the run lasts.
+            let _ =
+                jobs.send(Snapshot { step, train_s, params, state: state.filter(|state| !state.is_empty()) });
+        }
+    }
+
+    /// Goes on with other members, once all stand; what they are told.
+    pub(crate) fn regroup(&mut self) -> Result<Commands, LaunchError> {
+        let Some(elastic) = &mut self.elastic else { return Ok(Vec::new()) };
+        let pauses = &self.pauses;
+        let (segment, commands) = match elastic.regroup(|from| pauses.end_of(from)) {
+            Ok(None) => return Ok(Vec::new()),
+            Ok(Some(regrouped)) => regrouped,
+            Err(end) => {
+                let gone = agent::words(self.launch.plan, &elastic.gone());
+                let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
+                let saved = saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step);
+                let run = self.launch.run.to_owned();
+                return Err(LaunchError::NobodyLeft { cause: end.to_string(), gone, saved, run });
+            }
+        };
+        let part = (0..elastic.addresses.len()).map(|member| elastic.takes_part(member)).collect();
+        self.pauses.regrouped(segment, part, elastic.chooser());
+        self.snapshots.clear();
+        Ok(commands)
+    }
+
+    /// A member whose process has ended: whether the run goes on without it, and what the others are told.
+    pub(crate) fn member_lost(&mut self, rank: usize) -> Commands {
+        let train_s = self.train_s;
+        self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(rank, train_s))
+    }
+
+    /// Whether every rank that is to give its account has.
+    pub(crate) fn complete(&self) -> bool {
+        match &self.elastic {
+            None => self.gather.complete(),
+            Some(elastic) => elastic.complete(|member| self.gather.gave_account(member)),
         }
     }
 
@@ -479,26 +612,35 @@ impl<'a> Watch<'a> {
         LaunchError::Lost { role, rank, pid, when, cause }
     }
 
-    /// Tells of ranks that are silent, and gives those up that are for too long: ending the run ends their processes,
+    /// Tells of ranks that are silent, and gives those up that are for too long (elastic runs go on without them, and they
+    /// come back here): ending the run ends their processes,
     /// stopped ones too, so that nothing of them comes late. (A machine that is silent is told of by itself.)
     pub(crate) fn signs(
         &self,
         signs: &[LivenessChange],
         ranks: &Ranks,
         report: &mut dyn FnMut(Event<'_>),
-    ) -> Result<(), LaunchError> {
+    ) -> Result<Vec<usize>, LaunchError> {
+        let mut silent = Vec::new();
         for &sign in signs {
             match sign {
                 LivenessChange::Suspect(rank) | LivenessChange::Dead(rank) if ranks.quiet(rank) => {}
                 LivenessChange::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
                 LivenessChange::Back(rank) => report(Event::Liveness { rank, state: "back" }),
+                LivenessChange::Dead(rank) if self.elastic.is_some() => silent.push(rank),
                 LivenessChange::Dead(rank) => {
                     let cause = format!("nothing was heard of it for {} s", liveness::DEAD.as_secs());
                     return Err(self.lost(rank, cause, ranks));
                 }
             }
         }
-        Ok(())
+        Ok(silent)
+    }
+
+    /// The workers, by process.
+    pub(crate) fn workers(&self) -> Vec<usize> {
+        let all = || (0..self.launch.plan.workers).collect();
+        self.elastic.as_ref().map_or_else(all, |elastic| elastic.membership.workers.clone())
     }
 
     /// How far ranks had come, as far as they told.
@@ -560,7 +702,19 @@ impl<'a> Watch<'a> {
         let test = launch.dataset.map_or(0, |dataset| dataset.test.len());
         let apart = self.agreement == ReplicaAgreement::Apart && launch.dataset.is_some();
         // Workers whose models agree have evaluated the last step themselves, on what evaluations take.
-        if apart || plan.eval_samples.is_some() || self.stages.is_some() {
+        if let Some(elastic) = &self.elastic {
+            // Whoever has the first share has the model: that of all.
+            let first = self.gather.done[elastic.first_worker()].as_ref();
+            let known = first.or_else(|| self.gather.done.iter().flatten().find(|done| done.steps > 0));
+            model = known.map(|account| account.params_sha256.clone());
+            if plan.eval_samples.is_some() {
+                let params = self.gather.numbers[elastic.first_worker()].get(..self.params);
+                let (all, state) = (model::all_samples(test), self.state_of_shares());
+                let shares = if self.state > 0 { 1 } else { plan.replicas() };
+                let outcome = evaluate(launch, params.unwrap_or_default(), state, &all, shares)?;
+                self.gather.final_outcome(outcome);
+            }
+        } else if apart || plan.eval_samples.is_some() || self.stages.is_some() {
             let workers = &self.gather.numbers[..plan.workers];
             let (params, state) = match plan.servers {
                 _ if self.stages.is_some() => self.model(workers),
@@ -584,8 +738,38 @@ impl<'a> Watch<'a> {
             }
         }
         self.gather.phases(report);
-        Ok(self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model))
+        let mut result =
+            self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model);
+        if let Some(elastic) = &mut self.elastic {
+            // Accounts of members that were lost are missing; steps and samples are those of the plan.
+            let steps = self.gather.done.iter().flatten().map(|account| account.steps).max();
+            result.steps = steps.unwrap_or_default();
+            result.samples = self.gather.samples_before(result.steps, 0);
+            result.samples_per_s = result.samples as f64 / result.seconds.train;
+            result.membership = std::mem::take(&mut elastic.changes);
+        }
+        Ok(result)
     }
+
+    /// The mean state of all shares, out of what their workers have shown at the end; none without state.
+    fn state_of_shares(&self) -> Option<Vec<f32>> {
+        let elastic = self.elastic.as_ref().filter(|_| self.state > 0)?;
+        let mut states = vec![0.0; self.state * elastic.membership.shares.len()];
+        for member in &elastic.membership.workers {
+            let own = self.gather.numbers[*member].get(self.params..).unwrap_or_default();
+            for (share, state) in elastic.shares_of(*member).into_iter().zip(own.chunks(self.state)) {
+                states[share * self.state..][..state.len()].copy_from_slice(state);
+            }
+        }
+        Some(mean(&states, self.state))
+    }
+}
+
+/// The members of a run that may change.
+fn elastic(launch: &Launch<'_>, context: &RankContext<'_>) -> Option<ElasticRun> {
+    let samples = launch.dataset?.train.len();
+    let update = Update::new(launch.plan, samples, Arc::new(Compute::new(1, false)));
+    Some(ElasticRun::new(launch.plan.elastic?, context.setup.clone(), update.blocks()))
 }
 
 /// Evaluates parameters on samples of the test split, in this process, share by share.

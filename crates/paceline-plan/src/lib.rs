@@ -30,7 +30,7 @@ mod value;
 
 pub use expression::{Condition, ConditionError, Formula, Scope};
 pub use hosts::{Hosts, NetworkLimits, Placement};
-pub use plan::{PathRule, Plan, PlanError, Script, Straggler, TrainingLength, Weights};
+pub use plan::{Elastic, PathRule, Plan, PlanError, Script, Straggler, TrainingLength, Weights};
 pub use printable::{printable, printable_lines};
 pub use sheet::{Sheet, SheetRow, TableError, Terminator, to_csv};
 pub use space::{Axis, ENUMERABLE, Point, Scale, Space};

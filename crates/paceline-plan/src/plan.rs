@@ -161,6 +161,9 @@ pub struct Plan {
     /// Shares of a global batch, where they are not one per worker; each has `batch` samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<usize>,
+    /// How the members of the run may change; absent: it ends when one is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Elastic>,
     /// Passes in which a share's gradient is computed and added up.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub micro_batches: usize,
@@ -245,6 +248,36 @@ pub struct Plan {
     pub pin: bool,
 }
 
+/// How the members of a run may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Elastic {
+    /// The fewest workers that the run goes on with.
+    pub least: usize,
+    /// The most.
+    pub most: usize,
+    /// Workers that wait until another one is lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spares: usize,
+    /// Whether each server shard has a copy on another server.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backup: bool,
+}
+
+impl Elastic {
+    /// As many workers as a run begins with, or fewer.
+    pub fn up_to(workers: usize) -> Self {
+        Self { least: 1, most: workers, spares: 0, backup: false }
+    }
+
+    /// The fewest and the most workers, out of `2..4`.
+    pub fn bounds(text: &str) -> Result<(usize, usize), String> {
+        let bounds =
+            text.split_once("..").and_then(|(least, most)| Some((least.parse().ok()?, most.parse().ok()?)));
+        bounds.ok_or_else(|| "is the fewest and the most workers, e.g. 2..4".into())
+    }
+}
+
 /// Settings of native networks, their data and their optimiser.
 const OF_NATIVE: &[&str] = &[
     "data",
@@ -258,6 +291,7 @@ const OF_NATIVE: &[&str] = &[
     "pipeline",
     "cuts",
     "shares",
+    "elastic",
     "micro-batches",
     "shard",
     "batch",
@@ -287,6 +321,11 @@ const OF_OWN_EXCHANGE: &[&str] = &[
     "bucket",
     "straggler",
 ];
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
 
 fn one() -> usize {
     1
@@ -342,6 +381,18 @@ impl Plan {
             _ => String::new(),
         };
         (self.stages > 1).then(|| format!("stage {stage} of {}{replica}", self.stages))
+    }
+
+    /// Processes of a real run: every rank, and workers that wait until another one is lost.
+    pub fn processes(&self) -> usize {
+        self.workers
+            .saturating_add(self.servers)
+            .saturating_add(self.elastic.map_or(0, |elastic| elastic.spares))
+    }
+
+    /// Whether a process of the run is a worker: spares come behind the servers.
+    pub fn is_worker(&self, process: usize) -> bool {
+        process < self.workers || process >= self.workers + self.servers
     }
 
     /// Shares of a global batch.

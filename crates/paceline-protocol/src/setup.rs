@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::codec::Coder;
 use crate::consistency::Consistency;
 use crate::options::Options;
@@ -96,7 +98,7 @@ pub struct Setup {
 }
 
 /// One generation of a run whose members may change: who hosts what, and what is handed over before its first step.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GenerationMembers {
     /// The host of each share as the plan has it: paths do not depend on who is there.
     pub seats: Vec<usize>,
@@ -113,7 +115,7 @@ pub struct GenerationMembers {
 }
 
 /// Parameters, and what the optimiser knows of them, for a rank that does not have them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handover {
     /// Who has them.
     pub from: Rank,

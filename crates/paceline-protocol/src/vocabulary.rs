@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::codec::{Accumulate, Coder};
 use crate::work::Work;
 
@@ -510,7 +512,7 @@ pub trait Participant: Send {
 }
 
 /// Where a rank's parameters stand.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankStanding {
     /// Steps whose update was made: of a worker.
     pub at: u64,
@@ -523,7 +525,7 @@ pub struct RankStanding {
 }
 
 /// Where a part of a server's parameters stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartStanding {
     /// Its number among all parts.
     pub part: u32,

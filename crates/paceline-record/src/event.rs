@@ -103,6 +103,8 @@ pub enum Event<'a> {
     Checkpoint { step: u64 },
     /// A rank was lost, for this cause; the run starts again from the steps that were saved. How often it may still do so.
     Restarted { step: u64, cause: &'a str, left: u32 },
+    /// The members of the run have changed, and it goes on.
+    Membership { change: &'a MembershipChange },
     /// A stranger was turned away by a rank, or where machines join; the run goes on. The cause says who it was, and why.
     Refused { rank: Option<usize>, cause: &'a str },
     /// Rows that a rank ships: steps, samples, traces. Kept in the store; not part of the stream of `--json`.
@@ -205,6 +207,9 @@ pub struct RunResult {
     pub dropped_rows: u64,
     /// Each process.
     pub ranks: Vec<RankTotals>,
+    /// Changes of the run's members, in time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub membership: Vec<MembershipChange>,
     /// What only simulated runs tell.
     #[serde(flatten)]
     pub simulated: Option<Box<SimulationDetails>>,
@@ -235,9 +240,6 @@ pub struct SimulationDetails {
     /// The hosts of the cluster that are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostsUsed>,
-    /// Changes of the run's members, in time.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub membership: Vec<MembershipChange>,
     /// How virtual time was made.
     pub simulation: Simulation,
 }
@@ -267,6 +269,29 @@ pub struct MembershipChange {
     pub steps_anew: u64,
     /// Seconds until the next step began.
     pub pause_s: f64,
+}
+
+impl MembershipChange {
+    /// In one line.
+    pub fn words(&self) -> String {
+        let ranks = |what: &str, ranks: &[usize]| {
+            let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+            let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+            (!ranks.is_empty()).then(|| format!("{what} {noun} {}", numbers.join(", ")))
+        };
+        let Self { at_s, lost, left, joined, workers, servers, step, steps_anew, pause_s } = self;
+        let what = [ranks("lost", lost), ranks("left by", left), ranks("joined by", joined)];
+        let what: Vec<String> = what.into_iter().flatten().collect();
+        let what = if what.is_empty() { "a connection was lost".into() } else { what.join(", ") };
+        let plural = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
+        let servers =
+            if *servers > 0 { format!(" and {}", plural(*servers, "server")) } else { String::new() };
+        let anew = plural(*steps_anew as usize, "step");
+        let workers = plural(*workers, "worker");
+        format!(
+            "at {at_s:.3} s: {what}; {workers}{servers} went on after {pause_s:.3} s, from step {step}, {anew} made anew"
+        )
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]

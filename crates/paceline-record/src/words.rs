@@ -97,6 +97,7 @@ impl EventWords {
             Event::Refused { rank: None, cause } => {
                 format!("a stranger was turned away where machines join: {cause}")
             }
+            Event::Membership { change } => change.words(),
             Event::Restarted { step, cause, left } => format!(
                 "{cause}\nstarts again from step {step}; {left} more {} possible",
                 if left == 1 { "restart is" } else { "restarts are" }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use paceline_data::{BadSetting, DatasetSettings, Sharding};
 use paceline_nn::Schedule;
 use paceline_pipeline::Cuts;
-use paceline_plan::{Hosts, NetworkLimits, PathRule, Plan, PlanError, Script, TrainingLength, Weights};
+use paceline_plan::{
+    Elastic, Hosts, NetworkLimits, PathRule, Plan, PlanError, Script, TrainingLength, Weights,
+};
 use paceline_protocol::{
     AUTO, Averages, Coder, FROM_FILE, Options, Refusal, SINGLE, Setup, StrategyProgram, Topology,
     choose_paths,
@@ -37,6 +39,21 @@ const FIRST_STEPS: u64 = 64;
 
 fn refuse(Refusal { flag, value, problem }: Refusal) -> PlanError {
     PlanError { flag, value, problem }
+}
+
+/// How members may change: as soon as one of its settings is given.
+fn elastic(given: &PlanSettings, workers: usize) -> Result<Option<Elastic>, PlanError> {
+    let spares: Option<usize> = given.optional("spare")?;
+    let backup = given.text("backup") == Some("1");
+    let bounds = given
+        .text("elastic")
+        .map(|text| Elastic::bounds(text).map_err(|problem| PlanError::new("--elastic", text, problem)));
+    let bounds = bounds.transpose()?;
+    if bounds.is_none() && spares.is_none() && !backup {
+        return Ok(None);
+    }
+    let (least, most) = bounds.unwrap_or((1, workers));
+    Ok(Some(Elastic { least, most, spares: spares.unwrap_or(0), backup }))
 }
 
 /// The plan that settings describe, with everything that they leave open filled in. It is refused for all that can be
@@ -99,6 +116,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
             Some(Cuts::Auto) | None => Vec::new(),
         },
         shares,
+        elastic: elastic(given, workers)?,
         micro_batches: given.required("micro-batches")?,
         servers,
         strategy,

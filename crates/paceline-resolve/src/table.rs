@@ -7,7 +7,7 @@ use std::str::FromStr;
 use paceline_data::Sharding;
 use paceline_nn::Schedule;
 use paceline_pipeline::Cuts;
-use paceline_plan::{Hosts, NetworkLimits, Placement, Straggler};
+use paceline_plan::{Elastic, Hosts, NetworkLimits, Placement, Straggler};
 use paceline_protocol::{Coder, DELEGATED, Parameter, Protocols};
 use paceline_registry::{Entry, Registry};
 
@@ -30,6 +30,9 @@ const NATIVE: &[&str] = &[
     "pipeline",
     "cuts",
     "shares",
+    "elastic",
+    "spare",
+    "backup",
     "shard",
     "batch",
     "micro-batches",
@@ -263,6 +266,12 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
             text::<Cuts>()) }.called("LAYER,..."),
         new("shares", "Shares of a global batch, --batch samples each [default: one per worker]: 2 workers with 4 shares \
             train exactly as 4 workers would (exact paths and ps, with --sync bsp)", text::<usize>()).called("S"),
+        new("elastic", "Go on when workers are lost, with at least MIN and at most MAX of them: the rest take over their \
+            shares, and the result is the same (docs/elastic.md)", SettingKind::Text(|text| Elastic::bounds(text).map(drop)))
+            .called("MIN..MAX"),
+        new("spare", "Workers that wait until another one is lost, and take its place", text::<usize>()).called("N"),
+        new("backup", "Copies of each server shard on other servers, 0 or 1: a lost server's copy takes its place",
+            words(["0", "1"])).called("COPIES"),
         new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),
         new("strategy", "How the workers average [default: none with one worker, auto with more]",
             SettingKind::Name(strategies.collect())),

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use paceline_memory::TensorStorage;
 use paceline_protocol::{
-    Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region,
-    Tag, Time, Trace, Work, WorkUnit,
+    Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank,
+    RankStanding, Region, Tag, Time, Trace, Work, WorkUnit,
 };
 use paceline_record::TraceKind;
 use paceline_wire::{Body, Event, Span, Transport, WireError};
@@ -20,6 +20,7 @@ use crate::error::TrainError;
 use crate::memory::{Bodies, Memory, span};
 use crate::meta::{ANSWER, GOODBYE, GREETING, RATE, pack, unpack};
 use crate::observe::Watch;
+use crate::segment::StepGate;
 
 /// Longest single wait, so that deadlines are looked at.
 const WAIT: Duration = Duration::from_millis(100);
@@ -103,6 +104,14 @@ pub struct Engine {
     greeted: Vec<(Rank, Instant, u32)>,
     /// Why a peer was lost.
     cause: String,
+    /// The member of each rank, where members may change: a peer that is gone then ends the generation, not the run.
+    members: Option<Vec<Rank>>,
+    /// What asks the members of a generation to stop where they are.
+    gate: Option<Arc<StepGate>>,
+    /// Bytes sent and received over connections that were given up.
+    earlier: (u64, u64),
+    /// A peer that could not be sent something, and why: told once the present actions are done.
+    gone: Option<(Rank, String)>,
     step: u64,
     /// Messages that have not left yet.
     leaving: usize,
@@ -156,6 +165,10 @@ impl Engine {
             later: Vec::new(),
             greeted: Vec::new(),
             cause: String::new(),
+            members: None,
+            gate: None,
+            earlier: (0, 0),
+            gone: None,
             step: 0,
             leaving: 0,
             goodbyes: Vec::new(),
@@ -175,29 +188,86 @@ impl Engine {
     /// Bytes sent and received so far, over all peers.
     pub fn traffic(&self) -> (u64, u64) {
         let all = self.transport.traffic().iter();
-        all.fold((0, 0), |(sent, received), t| (sent + t.sent_bytes, received + t.received_bytes))
+        all.fold(self.earlier, |(sent, received), t| (sent + t.sent_bytes, received + t.received_bytes))
     }
 
     /// Lets another participant take over, of a later generation. What has come for it already is not
     /// lost: a faster peer may have begun with it.
-    pub fn succeed(self, participant: Box<dyn Participant>, generation: u32) -> Self {
-        let Self { later, departed, times, staleness, refused, trace, watch, patience, woken, rates, .. } =
-            self;
-        let next = Self::new(participant, self.transport, self.links, departed.len());
-        Self {
-            generation,
-            later,
-            departed,
-            times,
-            staleness,
-            refused,
-            trace,
-            watch,
-            patience,
-            woken,
-            rates,
-            ..next
+    pub fn succeed(&mut self, participant: Box<dyn Participant>, generation: u32) {
+        self.participant = participant;
+        self.generation = generation;
+        self.actions = Actions::default();
+        self.bodies.clear();
+        self.free.clear();
+        self.deferred.clear();
+        self.untouchable.clear();
+        (self.begin, self.pass, self.outcome, self.waiting_for) = (None, None, None, None);
+        self.greeted.clear();
+        self.goodbyes.clear();
+        self.cause.clear();
+        (self.step, self.leaving, self.gone) = (0, 0, None);
+        (self.clock, self.silence) = (Instant::now(), Duration::ZERO);
+    }
+
+    /// Lets another participant take over after a change of members, with connections of its own. Times and what is
+    /// recorded go by member, not by rank.
+    pub fn reconnect(
+        &mut self,
+        participant: Box<dyn Participant>,
+        transport: Box<dyn Transport>,
+        links: Vec<Rank>,
+        members: &[Rank],
+        generation: u32,
+    ) {
+        self.earlier = self.traffic();
+        if let Some(watch) = &mut self.watch {
+            watch.keep(&self.links, &*self.transport);
         }
+        // Bodies may lie in memory of the connections.
+        self.bodies.clear();
+        self.later.clear();
+        (self.transport, self.links) = (transport, links);
+        self.departed = vec![false; members.len()];
+        self.rates = vec![1.0; members.len()];
+        self.succeed(participant, generation);
+        self.name_members(members);
+    }
+
+    /// Makes this the engine of a generation whose members may change: a peer that is gone ends the generation, and so does
+    /// the gate.
+    pub fn of_members(&mut self, members: &[Rank], generation: u32, gate: &Arc<StepGate>) {
+        (self.generation, self.gate) = (generation, Some(Arc::clone(gate)));
+        self.name_members(members);
+    }
+
+    fn name_members(&mut self, members: &[Rank]) {
+        let most = members.iter().max().map_or(0, |most| most + 1).max(self.times.wait_for.len());
+        self.times.wait_for.resize(most, Duration::ZERO);
+        if let Some(watch) = &mut self.watch {
+            watch.regroup(members, most);
+        }
+        self.members = Some(members.to_vec());
+    }
+
+    /// The number under which a rank is recorded.
+    fn recorded(&self, rank: Rank) -> Rank {
+        self.members.as_ref().and_then(|members| members.get(rank)).copied().unwrap_or(rank)
+    }
+
+    /// Where this rank's parameters stand.
+    pub fn standing(&self) -> RankStanding {
+        self.participant.standing()
+    }
+
+    /// Stops the participant where it is, as if it had lost a peer.
+    pub fn stop_here(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        (self.leaving, self.begin) = (0, None);
+        self.untouchable.clear();
+        self.deferred.clear();
+        if self.outcome.is_none() {
+            self.input(Input::Lost(0), memory)?;
+        }
+        Ok(())
     }
 
     /// Lengths of the scratch buffers that the participant needs.
@@ -273,6 +343,12 @@ impl Engine {
             self.act(action, memory)?;
         }
         self.actions = actions;
+        if let Some((rank, cause)) = self.gone.take()
+            && !self.departed[rank]
+        {
+            (self.leaving, self.cause, self.departed[rank]) = (0, cause, true);
+            return self.input(Input::Lost(rank), memory);
+        }
         Ok(())
     }
 
@@ -296,13 +372,19 @@ impl Engine {
             Action::Send { op, to, tag, head, src } => {
                 let body = src.map_or(Span::EMPTY, span);
                 let sent = self.transport.send(to, pack(tag, head, src.is_some()), body, op.0);
+                if let (Err(WireError::Gone { to, cause }), Some(_)) = (&sent, &self.members) {
+                    // What follows is done all the same: the participant takes it for done.
+                    self.gone = Some((*to, cause.clone()));
+                    return Ok(());
+                }
                 sent.map_err(|error| match error {
                     // Messages that came before the loss was noticed are answered before it is told.
                     WireError::Gone { to, cause } => TrainError::Lost { rank: to, step: self.step, cause },
                     error => error.into(),
                 })?;
+                let recorded = self.recorded(to);
                 if let Some(watch) = &mut self.watch {
-                    watch.message(TraceKind::Send, to, tag, body.len);
+                    watch.message(TraceKind::Send, recorded, tag, body.len);
                 }
                 self.leaving += 1;
                 true
@@ -404,17 +486,22 @@ impl Engine {
     /// Moves messages, waiting for some if there is nothing to do; an error after too long a silence.
     pub fn wait(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
         let (start, applied) = (Instant::now(), self.times.apply);
+        let asked = |gate: &Arc<StepGate>| gate.asked_to_stop(self.generation);
+        if self.outcome.is_none() && self.gate.as_ref().is_some_and(asked) {
+            return self.stop_here(memory);
+        }
         if self.exchange(None, memory)? {
             self.times.send += self.besides_updates(start, applied);
             return Ok(());
         }
         let moved = self.exchange(Some(WAIT), memory)?;
         let spent = self.besides_updates(start, applied);
+        let waiting_for = self.waiting_for.map(|rank| self.recorded(rank));
         if let Some(watch) = &self.watch {
-            watch.wait(self.step, self.waiting_for, start, spent);
+            watch.wait(self.step, waiting_for, start, spent);
         }
         self.times.wait += spent;
-        if let Some(rank) = self.waiting_for {
+        if let Some(rank) = waiting_for {
             self.times.wait_for[rank] += spent;
         }
         // A process that was suspended has waited no longer than one wait.
@@ -485,8 +572,9 @@ impl Engine {
                     self.later.push(Event::Message { from, meta, body });
                     return Ok(());
                 }
+                let recorded = self.recorded(from);
                 if let Some(watch) = &mut self.watch {
-                    watch.message(TraceKind::Receive, from, tag, body.len());
+                    watch.message(TraceKind::Receive, recorded, tag, body.len());
                 }
                 let body = has_body.then(|| self.hold(body));
                 memory.set_rate(self.rates[from]);
@@ -537,10 +625,11 @@ impl Engine {
     /// The next step's work, once the participant has asked for it; `None` at the end of the run.
     pub fn next_step(&mut self, memory: &mut dyn Memory) -> Result<Option<Begin>, TrainError> {
         loop {
+            let over = self.over()?;
             if let Some(begin) = self.begin.take() {
                 return Ok(Some(begin));
             }
-            if self.over()? {
+            if over {
                 return Ok(None);
             }
             self.wait(memory)?;
@@ -562,7 +651,7 @@ impl Engine {
 
     /// Waits until the step under way is over: the next one's work is known, or the run has ended.
     pub fn step_over(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        while self.begin.is_none() && self.outcome.is_none() {
+        while self.begin.is_none() && !self.over()? {
             self.wait(memory)?;
         }
         Ok(())
@@ -629,7 +718,8 @@ impl Engine {
         match self.outcome {
             Some(Outcome::Completed | Outcome::Left { .. }) => Ok(true),
             Some(Outcome::Lost(rank)) => {
-                Err(TrainError::Lost { rank, step: self.step, cause: std::mem::take(&mut self.cause) })
+                let (rank, cause) = (self.recorded(rank), std::mem::take(&mut self.cause));
+                Err(TrainError::Lost { rank, step: self.step, cause })
             }
             None => Ok(false),
         }

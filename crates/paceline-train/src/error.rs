@@ -25,6 +25,9 @@ pub enum TrainError {
         /// What the connection said.
         cause: String,
     },
+    /// The members of an elastic run stop where they are, to go on as others.
+    #[error("the members of the run change")]
+    Regroup,
     /// Nothing came for too long.
     #[error("nothing was heard of rank {rank} for {seconds} s at step {step}")]
     Silent {
@@ -157,7 +160,9 @@ impl TrainError {
                 FailureKind::Plan
             }
             Self::Data(_) | Self::Restore { .. } => FailureKind::Storage,
-            Self::Lost { .. } | Self::Silent { .. } | Self::Verdict { .. } => FailureKind::Lost,
+            Self::Lost { .. } | Self::Regroup | Self::Silent { .. } | Self::Verdict { .. } => {
+                FailureKind::Lost
+            }
             Self::Wire(_) => FailureKind::Protocol,
             Self::Memory { .. } => FailureKind::Other,
             Self::Script { kind, .. } => *kind,
@@ -168,7 +173,9 @@ impl TrainError {
     pub fn hint(&self) -> String {
         let hint = match self {
             TrainError::Diverged { .. } => "try a smaller --lr, a --warmup, or a larger --batch",
-            TrainError::Lost { .. } => "the run ends when a process is lost; see the first error",
+            TrainError::Regroup | TrainError::Lost { .. } => {
+                "the run ends when a process is lost; see the first error"
+            }
             TrainError::Silent { .. } => {
                 "the process is alive but makes no progress: is the machine overloaded?"
             }

@@ -20,6 +20,8 @@ const HOSTED: u32 = 1 << 20;
 /// What the crossings of a rank's stage carry, and the gradients that come back.
 const VALUES: u32 = 1 << 21;
 const SLOPES: u32 = 1 << 22;
+/// Blocks of the optimiser's memory.
+const OPTIMISER: u32 = 1 << 23;
 
 /// A region as the wire's span. (Received bodies are never sent on.)
 pub fn span(region: Region) -> Span {
@@ -28,7 +30,7 @@ pub fn span(region: Region) -> Span {
         Buf::Grad => GRAD,
         Buf::HostedGrad(n) => HOSTED + u32::from(n),
         Buf::Scratch(n) => SCRATCH + u32::from(n),
-        Buf::Optimiser(_) => panic!("an optimiser's memory is handed over in virtual time only"),
+        Buf::Optimiser(n) => OPTIMISER + u32::from(n),
         Buf::Value(n) => VALUES + u32::from(n),
         Buf::Slope(n) => SLOPES + u32::from(n),
         Buf::Msg(_) => panic!("a received body is not sent on"),
@@ -41,6 +43,7 @@ pub fn region(span: Span) -> Region {
     let buf = match span.buffer {
         PARAM => Buf::Param,
         GRAD => Buf::Grad,
+        OPTIMISER.. => Buf::Optimiser((span.buffer - OPTIMISER) as u16),
         SLOPES.. => Buf::Slope((span.buffer - SLOPES) as u16),
         VALUES.. => Buf::Value((span.buffer - VALUES) as u16),
         HOSTED.. => Buf::HostedGrad((span.buffer - HOSTED) as u16),
@@ -114,6 +117,8 @@ pub struct Scratch {
     work: Vec<u32>,
     /// Room for gradients that are not in one piece yet.
     piece: Vec<f32>,
+    /// The optimiser's memory, block by block, while it is handed to another rank.
+    pub optimiser: Vec<Vec<f32>>,
 }
 
 impl Scratch {
@@ -250,7 +255,7 @@ impl Memory for BackwardMemory<'_, '_> {
         }
         let own =
             if self.others[0].is_empty() { Buf::Grad } else { Buf::HostedGrad(self.others[0].len() as u16) };
-        let Self { grads, scratch: Scratch { buffers, work, piece }, .. } = self;
+        let Self { grads, scratch: Scratch { buffers, work, piece, .. }, .. } = self;
         match *action {
             Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } } if dst.buf == own => {
                 grads.change(dst, |at, part| bodies.add_to(msg, at, part));
@@ -329,7 +334,7 @@ impl WholeMemory<'_> {
             Buf::Grad => &self.grads[0],
             Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch.buffers[usize::from(n)],
-            Buf::Optimiser(_) => unreachable!("an optimiser's memory is handed over in virtual time only"),
+            Buf::Optimiser(n) => return &self.scratch.optimiser[usize::from(n)][region.range()],
             Buf::Value(_) | Buf::Slope(_) => self.crossings.buffer(region.buf).expect("a crossing's buffer"),
             Buf::Msg(_) => unreachable!("bodies are handed over as bodies"),
         };
@@ -357,6 +362,12 @@ impl Memory for WholeMemory<'_> {
                 _ => &grads[slot(from.buf).expect("gradients")][from.range()],
             };
             update.apply(params.offset, &mut param[params.range()], grad, step, whole);
+            return true;
+        }
+        if let Action::Copy { dst: Region { buf: Buf::Optimiser(n), offset, .. }, src } = *action
+            && let Buf::Msg(msg) = src.buf
+        {
+            update.take_over(usize::from(n), offset, bodies.get(msg));
             return true;
         }
         if let Some((dst, msg)) = taken(action) {

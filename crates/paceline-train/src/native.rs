@@ -62,7 +62,7 @@ fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -
 /// A network of this process as the source of a worker's gradients.
 pub struct NativeSource<'a> {
     plan: &'a TypedPlan<'a>,
-    setup: &'a Setup,
+    setup: Setup,
     dataset: &'a Dataset,
     rank: Rank,
     graph: Arc<Graph>,
@@ -79,7 +79,7 @@ impl<'a> NativeSource<'a> {
     /// The source of a worker.
     pub fn new(
         plan: &'a TypedPlan<'a>,
-        setup: &'a Setup,
+        setup: &Setup,
         dataset: &'a Dataset,
         graph: Arc<Graph>,
         compute: Arc<Compute>,
@@ -87,7 +87,7 @@ impl<'a> NativeSource<'a> {
     ) -> Self {
         Self {
             plan,
-            setup,
+            setup: setup.clone(),
             dataset,
             rank,
             layout: Layout::of(&graph),
@@ -188,6 +188,27 @@ impl GradientSource for NativeSource<'_> {
 
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
         restored(&mut self.state, state)
+    }
+
+    /// Positions that stay keep their state; others begin with that of the first one here, or with the network's.
+    fn take_place(&mut self, setup: &Setup, rank: Rank) -> Result<(), TrainError> {
+        let (before, len) = (self.setup.positions(self.rank), self.layout.state);
+        let known: Vec<&[f32]> = self.state.chunks(len.max(1)).collect();
+        let mut first = vec![0.0; len];
+        match known.first() {
+            Some(state) => first.copy_from_slice(state),
+            None => {
+                let mut params = vec![0.0; self.layout.params];
+                weights::start(self.plan, &self.graph, &mut params, &mut first)?;
+            }
+        }
+        let state_of = |position: usize| {
+            let at = before.iter().position(|own| *own == position);
+            at.and_then(|at| known.get(at)).map_or(&first[..], |state| state)
+        };
+        let state = setup.positions(rank).into_iter().flat_map(|p| state_of(p).iter().copied()).collect();
+        (self.setup, self.rank, self.state) = (setup.clone(), rank, state);
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use paceline_protocol::{Rank, Tag, WorkKind};
 use paceline_record::metric::{LinkReading, TcpReading};
 use paceline_record::process::{CoreWait, monotonic_ns};
 use paceline_record::{NOBODY, Observer, StepRow, TraceKind, TraceRow};
-use paceline_wire::Transport;
+use paceline_wire::{Traffic, Transport};
 
 use crate::clock::{Clock, Phase};
 use crate::engine::{StagePass, Times};
@@ -20,18 +20,49 @@ pub struct Watch {
     counts: Vec<[u64; 2]>,
     /// The least time of an empty message to each rank and back, in seconds.
     round_trips: Vec<Option<f64>>,
+    /// The member of each rank, where members change; and what went over connections that were given up, by member.
+    members: Vec<Rank>,
+    before: Vec<Traffic>,
 }
 
 impl Watch {
     /// Tells `observer` of a rank among `world`.
     pub fn new(observer: Arc<Observer>, world: usize) -> Self {
-        Self { observer, counts: vec![[0; 2]; world], round_trips: vec![None; world] }
+        let (members, before) = (Vec::new(), Vec::new());
+        Self { observer, counts: vec![[0; 2]; world], round_trips: vec![None; world], members, before }
     }
 
     /// An empty message has come back.
     pub fn round_trip(&mut self, peer: Rank, took: Duration) {
+        let peer = self.member(peer);
         let least = self.round_trips[peer].map_or(f64::INFINITY, |known| known);
         self.round_trips[peer] = Some(least.min(took.as_secs_f64()));
+    }
+
+    /// The member that a rank is.
+    fn member(&self, rank: Rank) -> Rank {
+        self.members.get(rank).copied().unwrap_or(rank)
+    }
+
+    /// Says which member each rank is from now on, of `most` in all: the connections are new ones.
+    pub fn regroup(&mut self, members: &[Rank], most: usize) {
+        self.members = members.to_vec();
+        self.round_trips.resize(most, None);
+        self.counts.resize(most, [0; 2]);
+        self.before.resize(most, Traffic::default());
+    }
+
+    /// Notes what went over connections that are given up.
+    pub fn keep(&mut self, links: &[Rank], transport: &dyn Transport) {
+        for &peer in links {
+            let (member, Some(t)) = (self.member(peer), transport.traffic().get(peer)) else { continue };
+            if let Some(before) = self.before.get_mut(member) {
+                before.sent_bytes += t.sent_bytes;
+                before.sent_messages += t.sent_messages;
+                before.received_bytes += t.received_bytes;
+                before.received_messages += t.received_messages;
+            }
+        }
     }
 
     /// Answers how the links are, if somebody has asked.
@@ -45,21 +76,22 @@ impl Watch {
     pub fn publish(&self, links: &[Rank], transport: &dyn Transport) {
         let traffic = transport.traffic();
         self.observer.publish(links.iter().filter_map(|&peer| {
-            let t = traffic.get(peer)?;
+            let (t, member) = (traffic.get(peer)?, self.member(peer));
+            let before = self.before.get(member).copied().unwrap_or_default();
             let tcp = transport.kernel(peer).map(|view| TcpReading {
                 round_trip_s: f64::from(view.round_trip_us) * 1e-6,
                 retransmits: view.retransmits.into(),
                 window_bytes: view.window_bytes,
             });
             let reading = LinkReading {
-                sent_bytes: t.sent_bytes,
-                sent_messages: t.sent_messages,
-                received_bytes: t.received_bytes,
-                received_messages: t.received_messages,
+                sent_bytes: before.sent_bytes + t.sent_bytes,
+                sent_messages: before.sent_messages + t.sent_messages,
+                received_bytes: before.received_bytes + t.received_bytes,
+                received_messages: before.received_messages + t.received_messages,
                 tcp,
-                greeting_s: self.round_trips[peer],
+                greeting_s: self.round_trips[member],
             };
-            Some((peer, reading))
+            Some((member, reading))
         }));
     }
 

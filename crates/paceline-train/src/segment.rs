@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::engine::Times;
 use crate::error::TrainError;
+use crate::members::MemberControl;
 use crate::memory::Scratch;
 use crate::update::Update;
 
@@ -44,11 +45,14 @@ pub struct SegmentControl<'a> {
     pub segment: Segment,
     /// Ends a segment early.
     pub gate: Arc<StepGate>,
-    /// Called at the end of each segment but the run's last. Returns the next one, or none if the run stops.
-    pub pause: &'a mut dyn FnMut(Pause) -> Option<Segment>,
+    /// Called at the end of each segment but the run's last. Returns the next one, or none if the run stops; an error if
+    /// members regroup instead.
+    pub pause: &'a mut dyn FnMut(Pause) -> Result<Option<Segment>, TrainError>,
     /// Called after each evaluation but the last one, with the steps done, if workers stand still meanwhile. Returns
     /// whether the run ends there.
     pub verdict: Option<&'a mut dyn FnMut(u64) -> Result<bool, TrainError>>,
+    /// Leads through generations, where members may change.
+    pub members: Option<&'a mut dyn MemberControl>,
 }
 
 /// Lets a run be stopped at a step that all workers agree on, or at one that the servers choose.
@@ -71,6 +75,8 @@ struct GateState {
     stop: Option<u64>,
     /// Whether the run was given up.
     abandoned: bool,
+    /// The generation whose members are to stop where they are.
+    asked: Option<u32>,
 }
 
 impl StepGate {
@@ -96,6 +102,18 @@ impl StepGate {
         let mut state = self.lock();
         (state.stop, state.limit) = (Some(step), None);
         self.bell.notify_all();
+    }
+
+    /// Asks the members of a generation to stop where they are; what was told before does not hold any more.
+    pub fn ask_to_stop(&self, generation: u32) {
+        let mut state = self.lock();
+        (state.asked, state.stop, state.limit) = (Some(generation), None, None);
+        self.bell.notify_all();
+    }
+
+    /// Whether the members of this generation are to stop where they are.
+    pub(crate) fn asked_to_stop(&self, generation: u32) -> bool {
+        self.lock().asked.is_some_and(|asked| asked >= generation)
     }
 
     /// The run was given up: the rank ends before its next step, wherever the others are.
@@ -217,6 +235,24 @@ pub(crate) fn part(
     for (n, buffer) in scratch.buffers.iter().enumerate() {
         tensors.push((format!("scratch.{n}"), buffer.to_vec()));
     }
+    tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+    RankState { tensors, account: serde_json::to_string(&account).expect("an account is plain data") }
+}
+
+/// The same of a member of an elastic run: what its optimiser remembers of the `params` parameters in one piece, after
+/// `updates` updates of each, so that whoever goes on may have other ranges.
+pub(crate) fn part_in_one_piece(
+    account: Account,
+    named: &[(&str, &[f32])],
+    update: &Update,
+    params: usize,
+    updates: u64,
+) -> RankState {
+    let account = Account { inherited: Some(updates), ..account };
+    let mut tensors: Vec<(String, Vec<f32>)> =
+        named.iter().map(|(name, numbers)| ((*name).to_owned(), numbers.to_vec())).collect();
+    let memory = (0..update.blocks()).flat_map(|block| update.block(block, 0..params)).collect();
+    tensors.push((OPTIMISER.into(), memory));
     tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
     RankState { tensors, account: serde_json::to_string(&account).expect("an account is plain data") }
 }

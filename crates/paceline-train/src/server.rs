@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_memory::Allocator;
+use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::Compute;
 use paceline_protocol::{Input, Rank, Setup, Strategy, Trace};
 use paceline_record::{Observer, StepRow};
@@ -15,10 +15,14 @@ use crate::clock::Clock;
 use crate::crossings::Crossings;
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
+use crate::members::{Generation, NextGeneration};
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
-use crate::segment::{Account, Pause, Segment, SegmentControl, StagePlace, VERDICT, part, restore};
+use crate::segment::{
+    Account, Pause, Segment, SegmentControl, StagePlace, VERDICT, part, part_in_one_piece, restore,
+};
 use crate::update::Update;
+use crate::worker::participant;
 
 /// What came of a server.
 pub struct Summary {
@@ -64,113 +68,53 @@ pub enum ServerEvent<'a> {
     Refused(String),
 }
 
-/// Serves until every worker has finished, showing `look` what happens; `None` if the run pauses and does not go on.
+/// A server at work: what lasts from one generation of its run to the next.
+struct Server<'a> {
+    job: &'a Job<'a>,
+    /// Its present place, and the generation where members may change.
+    setup: Setup,
+    rank: Rank,
+    generation: Option<Generation>,
+    engine: Engine,
+    params: TensorStorage,
+    /// Sums of gradients, for each position.
+    grads: Vec<TensorStorage>,
+    crossings: Crossings,
+    scratch: Scratch,
+    update: Update,
+    clock: Clock,
+    steps: Steps,
+    /// Updates that were looked at.
+    seen: usize,
+}
+
+/// Serves until every worker has finished, showing `look` what happens; `None` if the run pauses and does not go on, or
+/// goes on without this server.
 pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
     control: &mut SegmentControl<'_>,
     look: &mut dyn FnMut(ServerEvent<'_>),
 ) -> Result<Option<Summary>, TrainError> {
-    let Job { plan, setup, rank, .. } = *job;
-    let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-    let mut update = (job.update)(compute);
-    // The parameters of one stage, where the model is cut into stages.
-    let own = setup.of_stage(setup.stage_of(rank));
-    let numbers = own.params;
-    let refused = |source| TrainError::Memory { numbers, source };
-    let zeros = || Allocator::Private.zeros(numbers).map_err(refused);
-    let (mut params, mut grads) = (zeros()?, [zeros()?]);
-    params.copy_from_slice(job.start);
-    update.freeze(job.frozen, &params);
-    let participant = |Segment { from, to, generation }: Segment| {
-        let steps = Some(to).filter(|to| *to < u64::MAX);
-        job.strategy.participant(&Setup { from, steps, generation, ..setup.clone() }, rank)
-    };
-    let links = job.strategy.links_of(setup, rank);
-    let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
-    engine.trace = job.traced.then(Trace::default);
-    engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
-    if plan.script.is_some() {
-        // How long a script takes between two exchanges is watched where it runs.
-        engine.be_patient(Duration::MAX);
-    }
-    if control.verdict.is_some() {
-        // Workers that wait for a verdict are silent.
-        engine.be_patient(VERDICT);
-    }
-    let mut scratch = Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?;
-    let shard = own.shards()[(rank - setup.workers) / setup.stage_count()].clone();
-    if let Some(part) = control.restored.take() {
-        let named = &mut [("params", &mut params[shard.clone()])];
-        let account = restore(&part, named, &mut update, &mut scratch)?;
-        engine.times = account.times(setup.world());
-        engine.staleness = account.staleness;
-    }
-
-    let mut memory = WholeMemory {
-        params: &mut params,
-        grads: &mut grads,
-        crossings: &mut Crossings::default(),
-        scratch: &mut scratch,
-        update: &mut update,
-    };
-    // What workers push while peers are greeted is applied at the start, and looked at like everything else.
-    let (mut seen, mut told) = (engine.staleness.len(), false);
-    engine.greet(&mut memory)?;
-    engine.start(&mut memory)?;
-    // A server's phases are all its engine's.
-    let clock = Clock::default();
-    let mut steps = Steps::begin(&clock, &engine.times);
+    let mut server = Server::start(job, transport, control)?;
     loop {
-        if engine.over()? {
-            let (segment, stopped) = (control.segment, control.gate.stop().is_some());
-            // Every unit of work has left one update here.
-            let step = engine.staleness.len() / own.shares();
-            let finished = segment.to == setup.end() && (!stopped || step as u64 == setup.end());
-            if finished || engine.left().is_some() {
-                break;
+        let served = server.generation(control, look);
+        let served =
+            served.and_then(|over| if over { server.conclude(control).map(|()| true) } else { Ok(false) });
+        match served {
+            Ok(true) => break,
+            Ok(false) => return Ok(None),
+            Err(TrainError::Lost { .. } | TrainError::Regroup) if server.generation.is_some() => {
+                if !server.regroup(control)? {
+                    return Ok(None);
+                }
             }
-            engine.settle(&mut memory)?;
-            let place = setup.stages.as_ref().map(|stages| StagePlace {
-                stages: setup.stage_count(),
-                params: stages.stages[setup.stage_of(rank)].params.start,
-                state: 0,
-            });
-            let account = Account { staleness: engine.staleness.clone(), place, ..Account::default() };
-            let account = account.note(&clock, &engine.times);
-            let part =
-                part(account, &[("params", &memory.params[shard.clone()])], memory.update, memory.scratch);
-            let Some(next) = (control.pause)(Pause { step: Some(step as u64), part }) else {
-                engine.finish(&mut memory)?;
-                return Ok(None);
-            };
-            if next.from == setup.end() {
-                break;
-            }
-            control.segment = next;
-            engine = engine.succeed(participant(next), next.generation);
-            engine.start(&mut memory)?;
-            steps.skip(&clock, &engine.times);
-            told = false;
-            continue;
-        }
-        if let Some(stop) = control.gate.stop().filter(|_| !told) {
-            told = true;
-            engine.input(Input::StopAt(stop), &mut memory)?;
-        }
-        engine.wait(&mut memory)?;
-        if control.gate.abandoned() {
-            return Ok(None);
-        }
-        engine.refused.drain(..).for_each(|cause| look(ServerEvent::Refused(cause)));
-        if engine.staleness.len() > seen {
-            let staleness = engine.staleness[seen..].iter().max().copied();
-            seen = engine.staleness.len();
-            let row = StepRow { staleness, ..steps.end(seen as u64, &clock, &engine.times) };
-            look(ServerEvent::Updates(row, memory.params));
+            Err(error) => return Err(error),
         }
     }
+    let (engine, mut memory) = server.parts();
     engine.finish(&mut memory)?;
+    let Server { engine, params, .. } = server;
     Ok(Some(Summary {
         traffic: engine.traffic(),
         times: engine.times,
@@ -178,4 +122,239 @@ pub fn run(
         trace: engine.trace,
         params: params.to_vec(),
     }))
+}
+
+impl<'a> Server<'a> {
+    /// A server in its place, with its buffers, connected and started.
+    fn start(
+        job: &'a Job<'a>,
+        transport: Box<dyn Transport>,
+        control: &mut SegmentControl<'_>,
+    ) -> Result<Self, TrainError> {
+        let plan = job.plan;
+        let generation = control.members.as_ref().map(|members| members.first());
+        let (setup, rank) = match &generation {
+            Some(generation) => (generation.setup(job.setup), generation.rank),
+            None => (job.setup.clone(), job.rank),
+        };
+        let mut update = (job.update)(Arc::new(Compute::new(plan.threads, plan.pin)));
+        // The parameters of one stage, where the model is cut into stages.
+        let own = job.setup.of_stage(job.setup.stage_of(job.rank));
+        let numbers = own.params;
+        let refused = |source| TrainError::Memory { numbers, source };
+        let mut params = Allocator::Private.zeros(numbers).map_err(refused)?;
+        params.copy_from_slice(job.start);
+        update.freeze(job.frozen, &params);
+        let participant = participant(job.strategy, &setup, rank, control.segment);
+        let links = job.strategy.links_of(&setup, rank);
+        let mut engine = Engine::new(participant, transport, links, setup.world());
+        engine.trace = job.traced.then(Trace::default);
+        engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
+        if let Some(generation) = &generation {
+            engine.of_members(&generation.members, control.segment.generation, &control.gate);
+        }
+        if plan.script.is_some() {
+            // How long a script takes between two exchanges is watched where it runs.
+            engine.be_patient(Duration::MAX);
+        }
+        if control.verdict.is_some() {
+            // Workers that wait for a verdict are silent.
+            engine.be_patient(VERDICT);
+        }
+        let mut scratch = Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?;
+        if let Some(part) = control.restored.take() {
+            let shard = own.shards()[(job.rank - job.setup.workers) / job.setup.stage_count()].clone();
+            let named = &mut [("params", &mut params[shard])];
+            let account = restore(&part, named, &mut update, &mut scratch)?;
+            engine.times = account.times(setup.world());
+            engine.staleness = account.staleness;
+        }
+        // A server's phases are all its engine's.
+        let clock = Clock::default();
+        let mut server = Self {
+            steps: Steps::begin(&clock, &engine.times),
+            // What workers push while peers are greeted is applied at the start, and looked at like everything else.
+            seen: engine.staleness.len(),
+            grads: positions(&setup, rank, numbers).map_err(refused)?,
+            crossings: Crossings::default(),
+            job,
+            setup,
+            rank,
+            generation,
+            engine,
+            params,
+            scratch,
+            update,
+            clock,
+        };
+        server.show_optimiser();
+        let (engine, mut memory) = server.parts();
+        engine.greet(&mut memory)?;
+        engine.start(&mut memory)?;
+        server.steps.skip(&server.clock, &server.engine.times);
+        Ok(server)
+    }
+
+    /// The engine, and the memory that it works on.
+    fn parts(&mut self) -> (&mut Engine, WholeMemory<'_>) {
+        let Self { engine, params, grads, crossings, scratch, update, .. } = self;
+        (engine, WholeMemory { params, grads, crossings, scratch, update })
+    }
+
+    /// Lays the optimiser's memory out, if it is to be handed to another server.
+    fn show_optimiser(&mut self) {
+        if self.generation.as_ref().is_some_and(Generation::gives_optimiser) {
+            let blocks = 0..self.update.blocks();
+            self.scratch.optimiser = blocks.map(|b| self.update.block(b, 0..self.params.len())).collect();
+        }
+    }
+
+    /// Serves until the run ends: whether it has come to its end, or stops. The generation's end is an error.
+    fn generation(
+        &mut self,
+        control: &mut SegmentControl<'_>,
+        look: &mut dyn FnMut(ServerEvent<'_>),
+    ) -> Result<bool, TrainError> {
+        let mut told = false;
+        loop {
+            if self.engine.over()? {
+                let (segment, stopped) = (control.segment, control.gate.stop().is_some());
+                let (step, end) = (self.step(), self.setup.end());
+                let finished = segment.to == end && (!stopped || step == end);
+                if finished || self.engine.left().is_some() {
+                    return Ok(true);
+                }
+                let Some(next) = self.pause(control, step)? else { return Ok(false) };
+                if next.from == end {
+                    return Ok(true);
+                }
+                control.segment = next;
+                if let Some(generation) = &mut self.generation {
+                    // Everybody has everything by now.
+                    generation.hosting.handovers.clear();
+                    generation.hosting.ahead.clear();
+                    self.setup = generation.setup(self.job.setup);
+                }
+                let participant = participant(self.job.strategy, &self.setup, self.rank, next);
+                self.engine.succeed(participant, next.generation);
+                let (engine, mut memory) = self.parts();
+                engine.start(&mut memory)?;
+                self.steps.skip(&self.clock, &self.engine.times);
+                told = false;
+                continue;
+            }
+            if let Some(stop) = control.gate.stop().filter(|_| !told) {
+                told = true;
+                let (engine, mut memory) = self.parts();
+                engine.input(Input::StopAt(stop), &mut memory)?;
+            }
+            let (engine, mut memory) = self.parts();
+            engine.wait(&mut memory)?;
+            if control.gate.abandoned() {
+                return Ok(false);
+            }
+            self.engine.refused.drain(..).for_each(|cause| look(ServerEvent::Refused(cause)));
+            if self.engine.staleness.len() > self.seen {
+                let staleness = self.engine.staleness[self.seen..].iter().max().copied();
+                self.seen = self.engine.staleness.len();
+                let row = self.steps.end(self.seen as u64, &self.clock, &self.engine.times);
+                look(ServerEvent::Updates(StepRow { staleness, ..row }, &self.params));
+            }
+        }
+    }
+
+    /// Steps whose updates were made here.
+    fn step(&self) -> u64 {
+        if self.generation.is_some() {
+            return self.engine.standing().parts.iter().map(|part| part.made).min().unwrap_or(0);
+        }
+        // Every unit of work has left one update.
+        (self.engine.staleness.len() / self.setup.of_stage(self.setup.stage_of(self.rank)).shares()) as u64
+    }
+
+    /// Hands over what the server needs to go on; the next segment, if there is one.
+    fn pause(&mut self, control: &mut SegmentControl<'_>, step: u64) -> Result<Option<Segment>, TrainError> {
+        let (engine, mut memory) = self.parts();
+        engine.settle(&mut memory)?;
+        let Self { setup, rank, params, update, scratch, .. } = &*self;
+        let place = setup.stages.as_ref().map(|stages| StagePlace {
+            stages: setup.stage_count(),
+            params: stages.stages[setup.stage_of(*rank)].params.start,
+            state: 0,
+        });
+        let account = Account { staleness: self.engine.staleness.clone(), place, ..Account::default() };
+        let account = account.note(&self.clock, &self.engine.times);
+        let (part, step) = match self.generation {
+            // Which shards it has is the launcher's to know, and which step this is the workers'.
+            Some(_) => {
+                let named = [("params", &params[..])];
+                (part_in_one_piece(account, &named, update, setup.params, step), None)
+            }
+            None => {
+                let own = setup.of_stage(setup.stage_of(*rank));
+                let shard = own.shards()[(rank - setup.workers) / setup.stage_count()].clone();
+                (part(account, &[("params", &params[shard])], update, scratch), Some(step))
+            }
+        };
+        let next = (control.pause)(Pause { step, part })?;
+        if next.is_none() {
+            let (engine, mut memory) = self.parts();
+            engine.finish(&mut memory)?;
+        }
+        Ok(next)
+    }
+
+    /// All work is done here; in a run whose members may change, waits until it is done everywhere.
+    fn conclude(&mut self, control: &mut SegmentControl<'_>) -> Result<(), TrainError> {
+        let Some(members) = &mut control.members else { return Ok(()) };
+        let (engine, mut memory) = self.parts();
+        engine.settle(&mut memory)?;
+        if members.conclude(control.segment.generation)? { Ok(()) } else { Err(TrainError::Regroup) }
+    }
+
+    /// Goes on as a member of the next generation; whether it has one.
+    fn regroup(&mut self, control: &mut SegmentControl<'_>) -> Result<bool, TrainError> {
+        let (engine, mut memory) = self.parts();
+        engine.stop_here(&mut memory)?;
+        let mut standing = self.engine.standing();
+        let numbers = self.params.len();
+        let refused = |source| TrainError::Memory { numbers, source };
+        loop {
+            let Some(members) = &mut control.members else { return Ok(false) };
+            let NextGeneration::GoOn { generation, .. } =
+                members.stand(control.segment.generation, standing)?
+            else {
+                return Ok(false);
+            };
+            control.segment = generation.segment;
+            (self.setup, self.rank) = (generation.setup(self.job.setup), generation.rank);
+            let participant = participant(self.job.strategy, &self.setup, self.rank, control.segment);
+            self.scratch = Scratch::new(participant.scratch(), Allocator::Private).map_err(refused)?;
+            self.grads = positions(&self.setup, self.rank, numbers).map_err(refused)?;
+            let links = self.job.strategy.links_of(&self.setup, self.rank);
+            let connected = members.connect(&generation, &links);
+            let (own, number) = (generation.members.clone(), generation.segment.generation);
+            self.generation = Some(*generation);
+            match connected {
+                Ok(transport) => {
+                    self.engine.reconnect(participant, transport, links, &own, number);
+                    break;
+                }
+                // Somebody else was lost meanwhile.
+                Err(TrainError::Wire(_) | TrainError::Regroup) => standing = participant.standing(),
+                Err(error) => return Err(error),
+            }
+        }
+        self.show_optimiser();
+        let (engine, mut memory) = self.parts();
+        engine.start(&mut memory)?;
+        self.steps.skip(&self.clock, &self.engine.times);
+        Ok(true)
+    }
+}
+
+/// Room for the sums of each position that a server hosts.
+fn positions(setup: &Setup, rank: Rank, numbers: usize) -> std::io::Result<Vec<TensorStorage>> {
+    let count = setup.membership.as_ref().map_or(1, |_| setup.positions(rank).len().max(1));
+    (0..count).map(|_| Allocator::Private.zeros(numbers)).collect()
 }

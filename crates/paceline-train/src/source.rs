@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Graph, GraphPart, Outcome};
-use paceline_protocol::{GradientScale, OpId, Tensor};
+use paceline_protocol::{GradientScale, OpId, Rank, Setup, Tensor};
 use paceline_record::process::thread_cpu_seconds;
 use serde::{Deserialize, Serialize};
 
@@ -248,4 +248,10 @@ pub trait GradientSource {
 
     /// Takes up a state that was saved.
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError>;
+
+    /// Goes on as another rank, with other positions, after a change of members.
+    fn take_place(&mut self, _setup: &Setup, _rank: Rank) -> Result<(), TrainError> {
+        let problem = "members can change where networks of this program are trained".into();
+        Err(TrainError::Restore { problem })
+    }
 }

@@ -269,10 +269,15 @@ fn run(plan: &Plan, source: &(dyn Fn(usize) -> Box<dyn GradientSource> + Sync)) 
         for (rank, transport) in transports.into_iter().enumerate() {
             let segment = Segment { from: 0, to: setup.end(), generation: 0 };
             let (ranges, strategy) = (&ranges, plan.strategy);
-            let control = move |pause: &mut dyn FnMut(paceline_train::Pause) -> Option<Segment>,
+            let control = move |pause: &mut dyn FnMut(
+                paceline_train::Pause,
+            ) -> Result<
+                Option<Segment>,
+                paceline_train::TrainError,
+            >,
                                 f: &mut dyn FnMut(&mut SegmentControl<'_>)| {
                 let gate = Arc::new(StepGate::default());
-                f(&mut SegmentControl { restored: None, segment, gate, pause, verdict: None });
+                f(&mut SegmentControl { restored: None, segment, gate, pause, verdict: None, members: None });
             };
             if rank < plan.workers {
                 workers.push(scope.spawn(move || {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use paceline_launch::RankAccount;
+use paceline_launch::{RankAccount, elastic};
 use paceline_nn::Outcome;
-use paceline_plan::{Plan, PlanError};
+use paceline_plan::{Elastic, Plan, PlanError};
 use paceline_protocol::{Setup, Strategy};
 use paceline_record::{MembershipChange, RunResult};
 use paceline_sim::{
@@ -86,50 +86,32 @@ impl Revocations {
 }
 
 /// How the members of a run may change, and how they do.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MemberChanges {
-    /// The fewest workers that the run goes on with, and the most; none: 1, and as many as it begins with.
-    pub elastic: Option<(usize, usize)>,
-    /// Whether each server shard has a backup.
-    pub backups: bool,
-    /// Workers that wait until another one is lost.
-    pub spares: usize,
+    /// How they may.
+    pub elastic: Elastic,
     /// Who is taken away.
     pub revocations: Revocations,
 }
 
 impl MemberChanges {
-    /// The fewest and the most workers, out of `2..4`.
-    pub fn bounds_of(text: &str) -> Result<(usize, usize), PlanError> {
-        let bounds =
-            text.split_once("..").and_then(|(least, most)| Some((least.parse().ok()?, most.parse().ok()?)));
-        bounds
-            .ok_or_else(|| PlanError::new("--elastic", text, "is the fewest and the most workers, e.g. 2..4"))
-    }
-
-    fn bounds(&self, plan: &Plan) -> (usize, usize) {
-        self.elastic.unwrap_or((1, plan.workers))
+    /// The changes of a plan, with those of a file; none where nothing can change.
+    pub fn of(plan: &Plan, revocations: Option<Revocations>) -> Option<Self> {
+        let elastic = match (plan.elastic, &revocations) {
+            (Some(elastic), _) => elastic,
+            (None, Some(_)) => Elastic::up_to(plan.workers),
+            (None, None) => return None,
+        };
+        Some(Self { elastic, revocations: revocations.unwrap_or_default() })
     }
 
     /// Refuses what cannot be.
     pub fn check(&self, plan: &Plan, strategy: &Strategy, setup: &Setup) -> Result<(), PlanError> {
-        let refused = strategy.check_membership(setup, self.backups);
+        let refused = elastic::check(&self.elastic, (plan.workers, plan.shares()), strategy, setup);
         refused.map_err(|refusal| {
             let value = if refusal.flag == "--sync" { plan.sync.clone() } else { refusal.value };
-            PlanError::new(&refusal.flag, value, refusal.problem)
+            PlanError { value, ..refusal }
         })?;
-        let (least, most) = self.bounds(plan);
-        let bounds = format!("{least}..{most}");
-        if least < 1 || least > plan.workers || most < plan.workers {
-            let problem = format!("the run begins with {} workers, which must be within", plan.workers);
-            return Err(PlanError::new("--elastic", bounds, problem));
-        }
-        if most > plan.shares() {
-            let shares = plan.shares();
-            let problem =
-                format!("a worker computes at least one share, and there are {shares}: give --shares {most}");
-            return Err(PlanError::new("--elastic", bounds, problem));
-        }
         let world = setup.world();
         if let Some(one) = self.revocations.revoke.iter().find(|one| one.rank >= world) {
             let problem =
@@ -171,7 +153,7 @@ fn drive<M: RankMemory>(
     blocks: usize,
     memory: &mut M,
 ) -> Result<ChangingReport, VirtualError> {
-    let (least, most) = changes.bounds(plan);
+    let Elastic { least, most, spares, backup: backups } = changes.elastic;
     let revocation = |one: &RevokedRank| Revocation {
         at: time(one.at_s),
         member: one.rank,
@@ -183,10 +165,10 @@ fn drive<M: RankMemory>(
         strategy,
         setup,
         costs,
-        backups: changes.backups,
+        backups,
         least,
         most,
-        spares: changes.spares,
+        spares,
         blocks: blocks as u16,
         revocations: &revocations,
         noticed_after: time(changes.revocations.noticed_after_s),

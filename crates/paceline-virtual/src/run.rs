@@ -292,12 +292,12 @@ impl Conditions<'_> {
         }
         result.seconds.total = self.startup + result.seconds.train;
         let (hosts, cost) = hosts(&self.terms, &stage.placed, result.seconds.train);
+        result.membership = changed.map_or_else(Vec::new, |changed| changed.changes);
         result.simulated = Some(Box::new(SimulationDetails {
             trace_sha256: happened.trace_sha256(),
             cost,
             currency: self.terms.cluster.and_then(|cluster| cluster.currency.clone()),
             hosts,
-            membership: changed.map_or_else(Vec::new, |changed| changed.changes),
             simulation,
         }));
         Ok(result)
@@ -389,7 +389,7 @@ fn change<'a>(
     changes.check(placed, strategy, setup)?;
     let run = (*strategy, setup, costs);
     if scenario.learn {
-        let members = setup.world() + changes.spares;
+        let members = setup.world() + changes.elastic.spares;
         let mut learning = learning(scenario, stage, vec![Vec::new(); members], gather, report)?;
         let changed = changes::learn(changes, placed, run, &mut learning)?;
         return Ok((changed, learning.gather));

@@ -262,6 +262,7 @@ impl RecordedScript {
             exchange_unobserved: false,
             dropped_rows: 0,
             ranks,
+            membership: Vec::new(),
             simulated: None,
         }
     }

@@ -21,8 +21,8 @@ pub fn summary(result: &RunResult, reservations: &[String], learned: Option<Stri
         text += &format!("not calibrated: {reservation}\n");
     }
     text += &learned.unwrap_or_else(|| timing(result));
+    result.membership.iter().for_each(|change| text += &format!("{}\n", change.words()));
     let Some(details) = &result.simulated else { return text };
-    details.membership.iter().for_each(|change| text += &format!("{}\n", membership(change)));
     if let Some(cost) = details.cost {
         let seconds = result.seconds.train;
         let cost = if cost < 0.01 { format!("{cost:.2e}") } else { format!("{cost:.4}") };
@@ -32,26 +32,6 @@ pub fn summary(result: &RunResult, reservations: &[String], learned: Option<Stri
     let by = if made.by == "schedule" { "as one schedule" } else { "event by event" };
     text += &format!("not modelled: {NOT_MODELLED}\n");
     text + &format!("simulated in {:.2} s of real time, {by}, {} messages\n", made.real_s, made.messages)
-}
-
-/// A change of members, in one line.
-fn membership(change: &MembershipChange) -> String {
-    let ranks = |what: &str, ranks: &[usize]| {
-        let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-        let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-        (!ranks.is_empty()).then(|| format!("{what} {noun} {}", numbers.join(", ")))
-    };
-    let MembershipChange { at_s, lost, left, joined, workers, servers, step, steps_anew, pause_s } = change;
-    let what = [ranks("lost", lost), ranks("left by", left), ranks("joined by", joined)];
-    let what: Vec<String> = what.into_iter().flatten().collect();
-    let plural = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
-    let servers = if *servers > 0 { format!(" and {}", plural(*servers, "server")) } else { String::new() };
-    let anew = plural(*steps_anew as usize, "step");
-    let what = what.join(", ");
-    let workers = plural(*workers, "worker");
-    format!(
-        "at {at_s:.3} s: {what}; {workers}{servers} went on after {pause_s:.3} s, from step {step}, {anew} made anew"
-    )
 }
 
 /// What stages come to in virtual time: the bubble, and of each its layers, its idle time and what a rank of it needs.
@@ -186,7 +166,7 @@ mod tests {
             pause_s: 0.12,
         };
         assert_eq!(
-            membership(&change),
+            change.words(),
             "at 2.500 s: lost rank 3, joined by ranks 4, 5; 4 workers and 1 server went on after 0.120 s, from step 17, \
              1 step made anew"
         );

@@ -225,7 +225,7 @@ impl Record {
             | Event::Script { .. }
             | Event::ScriptWait { .. } => None,
             Event::Reported { .. } | Event::Staging { .. } => None,
-            Event::Refused { .. } | Event::Failed { .. } => None,
+            Event::Refused { .. } | Event::Failed { .. } | Event::Membership { .. } => None,
         };
         self.push(Job::Event { at_ns, text: text(), reported: true });
         job.into_iter().for_each(|job| self.push(job));

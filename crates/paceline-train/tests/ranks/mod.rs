@@ -267,7 +267,7 @@ pub fn run(
                     assert_eq!(next.from, step, "rank {rank}");
                 }
                 kept.lock().unwrap()[rank] = Some(part);
-                next
+                Ok(next)
             };
             let gate = Arc::new(StepGate::default());
             stop.into_iter().for_each(|step| gate.stop_at(step));
@@ -300,8 +300,14 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let control =
-                        &mut SegmentControl { restored, segment, gate, pause: &mut pause, verdict: None };
+                    let control = &mut SegmentControl {
+                        restored,
+                        segment,
+                        gate,
+                        pause: &mut pause,
+                        verdict: None,
+                        members: None,
+                    };
                     let done = worker::run(&job, &mut *source, transport, control, &mut |said| {
                         if let WorkerEvent::Step { row, .. } = said {
                             losses.insert(row.step, row.loss);
@@ -326,8 +332,14 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let control =
-                        &mut SegmentControl { restored, segment, gate, pause: &mut pause, verdict: None };
+                    let control = &mut SegmentControl {
+                        restored,
+                        segment,
+                        gate,
+                        pause: &mut pause,
+                        verdict: None,
+                        members: None,
+                    };
                     let done = server::run(&job, transport, control, &mut |_| {});
                     done.unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));

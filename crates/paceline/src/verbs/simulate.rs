@@ -35,51 +35,9 @@ pub struct Args {
     learn: bool,
     #[command(flatten)]
     hardware: Hardware,
-    #[command(flatten)]
-    members: Members,
-}
-
-/// Flags that say how the members of a run change.
-#[derive(clap::Args, Debug)]
-struct Members {
-    /// The fewest and the most workers: lost ones are done without or replaced [default with --revoke: 1..WORKERS]
-    #[arg(long, value_name = "MIN..MAX")]
-    elastic: Option<String>,
-    /// Copies of each server shard on other servers, 0 or 1: a lost server's copy takes its place
-    #[arg(long, value_name = "COPIES", value_parser = clap::value_parser!(u8).range(0..=1))]
-    backup: Option<u8>,
-    /// Workers that wait until another one is lost
-    #[arg(long, value_name = "N")]
-    spare: Option<usize>,
-    /// Who is taken away: a file of times, ranks, notices and returns (see docs/simulate.md)
+    /// Who is taken away: a file of times, ranks, notices and returns (see docs/elastic.md)
     #[arg(long, value_name = "FILE")]
     revoke: Option<PathBuf>,
-}
-
-impl Members {
-    /// How members change, if they may.
-    fn changes(&self) -> Result<Option<MemberChanges>, Failure> {
-        let Self { elastic, backup, spare, revoke } = self;
-        if elastic.is_none() && backup.is_none() && spare.is_none() && revoke.is_none() {
-            return Ok(None);
-        }
-        let elastic = elastic.as_deref().map(MemberChanges::bounds_of).transpose()?;
-        let revocations = revoke.as_deref().map(Revocations::load).transpose()?.unwrap_or_default();
-        let (backups, spares) = (*backup == Some(1), spare.unwrap_or(0));
-        Ok(Some(MemberChanges { elastic, backups, spares, revocations }))
-    }
-
-    /// The flags, with absolute paths.
-    fn words(&self) -> Vec<String> {
-        let flag = |name: &str, value: Option<String>| value.map(|value| [format!("--{name}"), value]);
-        let given = [
-            flag("elastic", self.elastic.clone()),
-            flag("backup", self.backup.map(|copies| copies.to_string())),
-            flag("spare", self.spare.map(|spares| spares.to_string())),
-        ];
-        let file = self.revoke.iter().flat_map(|path| train::file_flag("revoke", path));
-        given.into_iter().flatten().flatten().chain(file).collect()
-    }
 }
 
 /// Flags that say what things cost in virtual time.
@@ -155,11 +113,11 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let folders = settings.data_folders();
     let mut more = args.hardware.words();
     more.extend(args.learn.then(|| "--learn".to_owned()));
-    more.extend(args.members.words());
-    let changes = args.members.changes()?;
-    if let (Some(_), [flag, value, ..]) = (&plan.script, &args.members.words()[..]) {
+    more.extend(args.revoke.iter().flat_map(|path| train::file_flag("revoke", path)));
+    let changes = MemberChanges::of(&plan, args.revoke.as_deref().map(Revocations::load).transpose()?);
+    if let (Some(_), Some(path)) = (&plan.script, &args.revoke) {
         let problem = "a script's workers cannot change in virtual time; leave it out, or simulate a network";
-        return Err(PlanError::new(flag, value, problem).into());
+        return Err(PlanError::new("--revoke", path.display(), problem).into());
     }
     labels.command = command_line("simulate", &settings, &more);
     if args.train.dry_run {

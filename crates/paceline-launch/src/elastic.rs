@@ -1,0 +1,425 @@
+//! The members of an elastic run, as the launcher leads them: who takes part, who was lost or leaves, and with whom the run
+//! goes on. Policy without processes: what is to be told to whom comes back as commands.
+
+use std::time::Instant;
+
+use paceline_plan::{Elastic, PlanError};
+use paceline_protocol::{
+    GenerationMembers, Handover, MemberId, Membership, RankStanding, RegroupEnd, Regrouped, Setup, Strategy,
+    TakingPart, regroup,
+};
+use paceline_record::{MembershipChange, RankState};
+use paceline_train::{Generation, Segment};
+
+use crate::control::RankCommand;
+
+/// What members are told: each command with its member.
+pub(crate) type Commands = Vec<(MemberId, RankCommand)>;
+
+/// Refuses a plan whose members cannot change as it asks for.
+pub fn check(
+    elastic: &Elastic,
+    (workers, shares): (usize, usize),
+    strategy: &Strategy,
+    setup: &Setup,
+) -> Result<(), PlanError> {
+    strategy.check_membership(setup, elastic.backup).map_err(|refusal| PlanError {
+        flag: refusal.flag,
+        value: refusal.value,
+        problem: refusal.problem,
+    })?;
+    let Elastic { least, most, .. } = *elastic;
+    let refuse = |problem: String| Err(PlanError::new("--elastic", format!("{least}..{most}"), problem));
+    if least < 1 || least > workers || most < workers {
+        return refuse(format!("the run begins with {workers} workers, which must be within"));
+    }
+    if most > shares {
+        return refuse(format!(
+            "a worker computes at least one share, and there are {shares}: give --shares {most}"
+        ));
+    }
+    Ok(())
+}
+
+/// What a member does.
+#[derive(Clone, Debug, PartialEq)]
+enum MemberState {
+    /// It listens, or will, and waits to be admitted.
+    Waiting,
+    /// It takes part in the present generation.
+    Active,
+    /// Its generation has ended, and it stands here.
+    Standing(RankStanding),
+    /// It has done all its work.
+    Concluded,
+    /// It was told to end, and will give its account.
+    Leaving,
+    /// Its process has ended.
+    Gone,
+}
+
+/// A change of members under way.
+#[derive(Debug)]
+struct Change {
+    since: Instant,
+    at_s: f64,
+    lost: Vec<MemberId>,
+}
+
+/// The members of an elastic run.
+pub(crate) struct ElasticRun {
+    elastic: Elastic,
+    base: Setup,
+    /// Blocks of the optimiser's memory.
+    blocks: u16,
+    pub membership: Membership,
+    /// The generation of messages.
+    generation: u32,
+    states: Vec<MemberState>,
+    /// Members that are to leave as soon as the run can do without them.
+    drained: Vec<bool>,
+    /// Where each member listens.
+    pub addresses: Vec<String>,
+    change: Option<Change>,
+    /// The last change, until its first step begins, and since when.
+    resuming: Option<(Instant, MembershipChange)>,
+    /// Changes so far.
+    pub changes: Vec<MembershipChange>,
+    /// The furthest step that anybody has told of.
+    pub reached: u64,
+    /// Whether everybody was told that the run is over.
+    concluded: bool,
+}
+
+impl ElasticRun {
+    /// A run with the members that it begins with; spares wait. `base` is what the strategy is told of it.
+    pub fn new(elastic: Elastic, base: Setup, blocks: usize) -> Self {
+        let (world, members) = (base.world(), base.world() + elastic.spares);
+        let state = |member| if member < world { MemberState::Active } else { MemberState::Waiting };
+        Self {
+            membership: Membership::first(&base, elastic.backup),
+            elastic,
+            base,
+            blocks: blocks as u16,
+            generation: 0,
+            states: (0..members).map(state).collect(),
+            drained: vec![false; members],
+            addresses: vec![String::new(); members],
+            change: None,
+            resuming: None,
+            changes: Vec::new(),
+            reached: 0,
+            concluded: false,
+        }
+    }
+
+    /// Whether a member takes part in the present generation.
+    pub fn takes_part(&self, member: MemberId) -> bool {
+        self.membership.rank(member).is_some()
+    }
+
+    /// The member that has the first share: it tells how far the run has come.
+    pub fn first_worker(&self) -> MemberId {
+        self.membership.shares[0]
+    }
+
+    /// The server that chooses where the run stops, if there are servers.
+    pub fn chooser(&self) -> Option<MemberId> {
+        self.membership.shards.first().map(|shard| shard.primary)
+    }
+
+    /// The shares of a worker, in rising order.
+    pub fn shares_of(&self, member: MemberId) -> Vec<usize> {
+        (0..self.membership.shares.len()).filter(|share| self.membership.shares[*share] == member).collect()
+    }
+
+    /// The first generation as a member sees it. In a run that goes on from a checkpoint, backups are handed their copies.
+    pub fn first(&mut self, member: MemberId, segment: Segment) -> Generation {
+        self.generation = segment.generation;
+        let mut on = Regrouped {
+            membership: self.membership.clone(),
+            from: segment.from,
+            commits: Vec::new(),
+            handovers: Vec::new(),
+            ahead: Vec::new(),
+        };
+        if segment.from > 0 {
+            let ranges = self.base.shards();
+            let rank = |member| self.membership.rank(member).unwrap_or_default();
+            let copies = self.membership.shards.iter().zip(ranges).filter_map(|(shard, range)| {
+                let (from, to) = (rank(shard.primary), rank(shard.backup?));
+                Some(Handover { from, to, range, optimiser: true })
+            });
+            on.handovers = copies.collect();
+        }
+        self.place(&on, member, segment)
+    }
+
+    fn place(&self, on: &Regrouped, member: MemberId, segment: Segment) -> Generation {
+        let setup = on.membership.setup(&self.base, 0, Some(on), self.blocks);
+        Generation {
+            rank: on.membership.rank(member).unwrap_or_default(),
+            workers: on.membership.workers.len(),
+            servers: on.membership.servers.len(),
+            members: on.membership.ranks().collect(),
+            hosting: setup.membership.map_or_else(GenerationMembers::default, |members| (*members).clone()),
+            segment,
+        }
+    }
+
+    /// The run goes on with a segment after a pause, with the same members.
+    pub fn went_on(&mut self, segment: Segment) {
+        self.generation = segment.generation;
+    }
+
+    /// A member's process has ended; whether that changes the members.
+    pub fn lost(&mut self, member: MemberId, at_s: f64) -> Commands {
+        let before = std::mem::replace(&mut self.states[member], MemberState::Gone);
+        if !self.takes_part(member) || self.concluded || before == MemberState::Leaving {
+            return Vec::new();
+        }
+        self.begin_change(at_s);
+        self.change.iter_mut().for_each(|change| change.lost.push(member));
+        self.ask_to_stand()
+    }
+
+    /// A member is to leave: it ends when the run can do without it.
+    pub fn drain(&mut self, member: MemberId, at_s: f64) -> Commands {
+        if !self.takes_part(member) || self.concluded || self.drained[member] {
+            return Vec::new();
+        }
+        self.drained[member] = true;
+        self.begin_change(at_s);
+        self.ask_to_stand()
+    }
+
+    /// A process that takes a member's place, or is a further one, has been started.
+    pub fn started(&mut self, member: MemberId) {
+        if member == self.states.len() {
+            self.states.push(MemberState::Waiting);
+            self.drained.push(false);
+            self.addresses.push(String::new());
+        }
+        (self.states[member], self.drained[member]) = (MemberState::Waiting, false);
+        self.addresses[member].clear();
+    }
+
+    /// A member that was started later listens: it is admitted if there is room for it.
+    pub fn arrived(&mut self, member: MemberId, at_s: f64) -> Commands {
+        let room = self.membership.workers.len() < self.elastic.most;
+        let server = (self.base.workers..self.base.world()).contains(&member);
+        let room = if server { self.membership.servers.len() < self.membership.shards.len() } else { room };
+        if !room || self.concluded || self.takes_part(member) {
+            return Vec::new();
+        }
+        self.begin_change(at_s);
+        self.ask_to_stand()
+    }
+
+    fn begin_change(&mut self, at_s: f64) {
+        if self.change.is_none() {
+            let since = self.resuming.take().map_or_else(Instant::now, |(since, unfinished)| {
+                self.changes.push(unfinished);
+                since
+            });
+            self.change = Some(Change { since, at_s, lost: Vec::new() });
+        }
+    }
+
+    fn ask_to_stand(&self) -> Commands {
+        let asked =
+            |member: &MemberId| matches!(self.states[*member], MemberState::Active | MemberState::Concluded);
+        let stand = RankCommand::Stand { generation: self.generation };
+        self.membership.ranks().filter(asked).map(|member| (member, stand.clone())).collect()
+    }
+
+    /// A member says where it stands.
+    pub fn stood(
+        &mut self,
+        member: MemberId,
+        generation: u32,
+        standing: RankStanding,
+        address: String,
+        at_s: f64,
+    ) -> Commands {
+        if generation != self.generation
+            || !self.takes_part(member)
+            || self.states[member] == MemberState::Gone
+        {
+            return Vec::new();
+        }
+        self.addresses[member] = address;
+        self.states[member] = MemberState::Standing(standing);
+        let first = self.change.is_none();
+        self.begin_change(at_s);
+        // Whoever it has lost is named when its process ends; the others stop meanwhile.
+        if first { self.ask_to_stand() } else { Vec::new() }
+    }
+
+    /// Regroups, once every member stands or is gone: the segment that the run goes on with begins at the step that comes
+    /// back; `end_of` says where a segment ends.
+    pub fn regroup(
+        &mut self,
+        end_of: impl Fn(u64) -> u64,
+    ) -> Result<Option<(Segment, Commands)>, RegroupEnd> {
+        let settled =
+            |member: MemberId| matches!(self.states[member], MemberState::Standing(_) | MemberState::Gone);
+        let Some(change) = self.change.take_if(|_| self.membership.ranks().all(settled)) else {
+            return Ok(None);
+        };
+        let survivors = |drained: bool| -> Vec<(MemberId, RankStanding)> {
+            let standing = |member: MemberId| match &self.states[member] {
+                MemberState::Standing(standing) if drained || !self.drained[member] => {
+                    Some((member, standing.clone()))
+                }
+                _ => None,
+            };
+            self.membership.ranks().filter_map(standing).collect()
+        };
+        let waiting = |member: &MemberId| {
+            self.states[*member] == MemberState::Waiting && !self.addresses[*member].is_empty()
+        };
+        let joins = (0..self.states.len()).filter(waiting);
+        let servers = self.base.workers..self.base.world();
+        let (servers, workers): (Vec<_>, Vec<_>) = joins.partition(|member| servers.contains(member));
+        let part = |survivors| TakingPart {
+            survivors,
+            workers: workers.clone(),
+            servers: servers.clone(),
+            least: self.elastic.least,
+            most: self.elastic.most,
+        };
+        // Who is to leave stays if the run cannot go on without it.
+        let on = regroup(&self.membership, &part(survivors(false)), &self.base);
+        let on = on.or_else(|_| regroup(&self.membership, &part(survivors(true)), &self.base))?;
+        Ok(Some(self.go_on(&on, &change, end_of)))
+    }
+
+    fn go_on(&mut self, on: &Regrouped, change: &Change, end_of: impl Fn(u64) -> u64) -> (Segment, Commands) {
+        let before = std::mem::replace(&mut self.membership, on.membership.clone());
+        self.generation += 1;
+        let segment = Segment { from: on.from, to: end_of(on.from), generation: self.generation };
+        let addresses: Vec<String> =
+            on.membership.ranks().map(|member| self.addresses[member].clone()).collect();
+        let mut commands = Commands::new();
+        for member in on.membership.ranks() {
+            let (generation, commit) =
+                (Box::new(self.place(on, member, segment)), on.commits.contains(&member));
+            let addresses = addresses.clone();
+            // Who joins knows nobody yet.
+            let joins = self.states[member] == MemberState::Waiting;
+            commands.push((
+                member,
+                match joins {
+                    false => RankCommand::Regroup { generation, addresses, commit },
+                    true => RankCommand::Peers {
+                        addresses,
+                        interfaces: None,
+                        segment,
+                        restored: None,
+                        generation: Some(generation),
+                        script: None,
+                    },
+                },
+            ));
+        }
+        let stayed = |member: &MemberId| on.membership.rank(*member).is_some();
+        let gone = before.ranks().filter(|member| !stayed(member));
+        let left: Vec<MemberId> = gone.filter(|member| self.states[*member] != MemberState::Gone).collect();
+        for member in &left {
+            self.states[*member] = MemberState::Leaving;
+            commands.push((*member, RankCommand::Next { segment: None }));
+        }
+        let joined =
+            on.membership.ranks().filter(|m| before.rank(*m).is_none() || change.lost.contains(m)).collect();
+        for member in on.membership.ranks() {
+            self.states[member] = MemberState::Active;
+        }
+        self.resuming = Some((
+            change.since,
+            MembershipChange {
+                at_s: change.at_s,
+                lost: change.lost.clone(),
+                left,
+                joined,
+                workers: on.membership.workers.len(),
+                servers: on.membership.servers.len(),
+                step: on.from,
+                steps_anew: u64::from(on.from < self.base.end() && self.reached >= on.from),
+                pause_s: 0.0,
+            },
+        ));
+        (segment, commands)
+    }
+
+    /// The first step of a generation begins at somebody's; the change that led to it, if that is news.
+    pub fn resumed(&mut self, generation: u32) -> Option<&MembershipChange> {
+        let (since, change) = self.resuming.take_if(|_| generation == self.generation)?;
+        self.changes.push(MembershipChange { pause_s: since.elapsed().as_secs_f64(), ..change });
+        self.changes.last()
+    }
+
+    /// A member has done all its work: what to tell once all have.
+    pub fn concluded(&mut self, member: MemberId, generation: u32) -> Commands {
+        if generation != self.generation || self.change.is_some() {
+            return Vec::new();
+        }
+        self.states[member] = MemberState::Concluded;
+        let done = |member: MemberId| self.states[member] == MemberState::Concluded;
+        if !self.membership.ranks().all(done) {
+            return Vec::new();
+        }
+        self.concluded = true;
+        let waiting = (0..self.states.len()).filter(|member| self.states[*member] == MemberState::Waiting);
+        let spares = waiting.map(|member| (member, RankCommand::Conclude));
+        self.membership.ranks().map(|member| (member, RankCommand::Conclude)).chain(spares).collect()
+    }
+
+    /// Whether the run is over: every member has given its account, or has ended after the last step.
+    pub fn complete(&self, gave_account: impl Fn(MemberId) -> bool) -> bool {
+        let ended = |member: MemberId| gave_account(member) || self.states[member] == MemberState::Gone;
+        self.concluded && self.membership.ranks().all(ended)
+    }
+
+    /// Who is left, and who is not, for the error of a run that cannot go on.
+    pub fn gone(&self) -> Vec<MemberId> {
+        (0..self.states.len()).filter(|member| self.states[*member] == MemberState::Gone).collect()
+    }
+
+    /// What the ranks of the plan would have kept, out of what members keep: workers have the same parameters, and the
+    /// states of their shares; shards are with their primaries.
+    pub fn parts(&self, kept: &[Option<RankState>], state: usize) -> Option<Vec<RankState>> {
+        let shares = self.base.shares();
+        let mut states: Vec<&[f32]> = vec![&[]; shares];
+        for member in &self.membership.workers {
+            let own = kept[*member].as_ref()?.numbers("state");
+            for (share, numbers) in self.shares_of(*member).into_iter().zip(own.chunks(state.max(1))) {
+                states[share] = numbers;
+            }
+        }
+        let first = kept[*self.membership.workers.first()?].as_ref()?;
+        let worker = |rank: usize| {
+            let own = self.base.positions(rank).into_iter().flat_map(|share| states[share].iter().copied());
+            with(
+                kept[rank].as_ref().filter(|_| self.membership.workers.contains(&rank)).unwrap_or(first),
+                "state",
+                own.collect(),
+            )
+        };
+        let mut parts: Vec<RankState> = (0..self.base.workers).map(worker).collect();
+        for (shard, range) in self.membership.shards.iter().zip(self.base.shards()) {
+            let part = kept[shard.primary].as_ref()?;
+            parts.push(with(part, "params", part.numbers("params").get(range)?.to_vec()));
+        }
+        Some(parts)
+    }
+}
+
+/// A part with other numbers under a name.
+fn with(part: &RankState, name: &str, numbers: Vec<f32>) -> RankState {
+    let mut part = part.clone();
+    if let Some((_, own)) = part.tensors.iter_mut().find(|(known, _)| known == name) {
+        *own = numbers;
+    }
+    part
+}

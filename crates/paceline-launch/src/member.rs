@@ -1,0 +1,109 @@
+//! Inside a rank of an elastic run: says where it stands when its generation ends, and connects anew for the next one.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use paceline_protocol::{Rank, RankStanding};
+use paceline_train::{Generation, MemberControl, NextGeneration, TrainError};
+use paceline_wire::{Door, Identity, Interfaces, StreamOptions, Transport, TransportKind, WireError};
+
+use crate::control::RankEvent;
+use crate::emulated::EmulatedNetwork;
+use crate::rank::PauseCommand;
+
+/// How long the members of a generation may take to find each other: one that is lost meanwhile is not found.
+pub(crate) const CONNECT: Duration = Duration::from_secs(3);
+
+/// What a member needs to connect to its peers.
+pub(crate) struct MemberLinks {
+    pub kind: &'static TransportKind,
+    /// Who it is; rank and numbers of ranks are those of a generation.
+    pub identity: Identity,
+    pub options: StreamOptions,
+    /// The emulated network, by member, and where its interfaces are.
+    pub emulated: Option<(EmulatedNetwork, String)>,
+}
+
+impl MemberLinks {
+    /// Puts a transport on the emulated network, if there is one.
+    pub(crate) fn emulate(
+        &self,
+        transport: Box<dyn Transport>,
+        generation: &Generation,
+    ) -> Result<Box<dyn Transport>, TrainError> {
+        let Some((network, path)) = &self.emulated else { return Ok(transport) };
+        let failed = WireError::system("open the emulated interfaces");
+        let interfaces = Interfaces::open(path, network.count()).map_err(failed)?;
+        let network = network.of_members(&generation.members);
+        let StreamOptions { buffer, own_core, .. } = self.options;
+        Ok(network.wrap(transport, Arc::new(interfaces), buffer, own_core))
+    }
+}
+
+/// A member of an elastic run.
+pub(crate) struct Member<'a> {
+    pub first: Generation,
+    pub links: MemberLinks,
+    pub told: &'a Receiver<PauseCommand>,
+    pub say: &'a dyn Fn(RankEvent, &[f32]),
+    /// Where it listens for the next generation, and the addresses of that one's ranks.
+    pub door: Option<Box<dyn Door>>,
+    pub addresses: Vec<String>,
+}
+
+impl MemberControl for Member<'_> {
+    fn first(&self) -> Generation {
+        self.first.clone()
+    }
+
+    fn stand(&mut self, generation: u32, standing: RankStanding) -> Result<NextGeneration, TrainError> {
+        let bind = self.links.kind.bind.expect("the launcher knows who listens");
+        let door = bind()?;
+        (self.say)(RankEvent::Standing { generation, standing, address: door.address() }, &[]);
+        self.door = Some(door);
+        loop {
+            match self.told.recv() {
+                Ok(PauseCommand::Regroup { generation: next, addresses, commit })
+                    if next.segment.generation > generation =>
+                {
+                    self.addresses = addresses;
+                    return Ok(NextGeneration::GoOn { generation: next, commit });
+                }
+                // The run goes on without this member, or the launcher has ended.
+                Ok(PauseCommand::Next(None)) | Err(_) => return Ok(NextGeneration::Leave),
+                // What was told before belongs to the generation that has ended.
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn connect(&mut self, generation: &Generation, links: &[Rank]) -> Result<Box<dyn Transport>, TrainError> {
+        let Some(door) = self.door.take() else { return Err(TrainError::Regroup) };
+        let address = |peer: &Rank| Some((*peer, self.addresses.get(*peer)?.clone()));
+        let peers: Vec<_> = links.iter().filter_map(address).collect();
+        let identity = Identity {
+            rank: generation.rank,
+            workers: generation.workers,
+            world: generation.workers + generation.servers,
+            ..self.links.identity.clone()
+        };
+        let transport = door.connect(identity, &peers, self.links.options, CONNECT)?;
+        self.links.emulate(transport, generation)
+    }
+
+    fn conclude(&mut self, generation: u32) -> Result<bool, TrainError> {
+        (self.say)(RankEvent::Concluded { generation }, &[]);
+        loop {
+            match self.told.recv() {
+                Ok(PauseCommand::Conclude) | Err(_) => return Ok(true),
+                Ok(PauseCommand::Stand) => return Ok(false),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn resumed(&mut self, generation: u32) {
+        (self.say)(RankEvent::Resumed { generation }, &[]);
+    }
+}
