@@ -14,13 +14,13 @@ use paceline_nn::{Compute, Graph, Network, Pass, Targets};
 use paceline_plan::{Hosts, PathRule, Plan, TrainingLength};
 use paceline_protocol::{
     AUTO, Action, Actions, Averages, Coder, Input, Participant, Protocols, ReplicaAgreement, STRATEGIES,
-    Strategy, Time, Trace, find,
+    Strategy, Time, find,
 };
 use paceline_record::RankState;
 use paceline_train::{Layout, Segment, model, worker};
 use paceline_wire::TRANSPORTS;
 
-use ranks::{Ran, Way, choose, digits, plan, typed};
+use ranks::{Ran, Way, choose, digits, plan, typed, virtual_traces};
 
 /// Every rank of a plan as a thread of this process.
 fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
@@ -286,15 +286,6 @@ fn mutants_are_caught_by_the_tolerance() {
     let (means, _) = alone_f32(&plan, &dataset, Mean::OfMeans);
     let means = distance(&means, &reference, &begin);
     assert!(means > 2.0 * allowed, "a mean of means: {means:e}, allowed {allowed:e}");
-}
-
-/// What each rank does in virtual time.
-fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Trace> {
-    let graph = model::graph(&typed(plan), dataset).unwrap();
-    let setup = worker::setup(&typed(plan), &Layout::of(&graph), dataset.train.len());
-    let participants = (0..setup.world()).map(|r| strategy.participant(&setup, r)).collect();
-    let costs = paceline_sim::Costs::constant(plan.workers, 1_000_000, 10_000, 1.0);
-    paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::SizesOnly, None, &[]).traces
 }
 
 #[test]

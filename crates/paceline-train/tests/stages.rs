@@ -1,5 +1,6 @@
 //! Networks that are cut into stages give the parameters of one worker with the same micro-batches, bit for bit: over every
-//! transport, along every pipeline, with replicas that average, and where they go on with other stages.
+//! transport, along every pipeline, with replicas that average, and where they go on with other stages. Their actions are
+//! those of virtual time.
 
 mod ranks;
 
@@ -11,7 +12,7 @@ use paceline_record::RankState;
 use paceline_train::{Layout, PartRanges, Segment, model, recut, worker};
 use paceline_wire::TRANSPORTS;
 
-use ranks::{Ran, Way, choose, digits, plan, typed};
+use ranks::{Ran, Way, choose, digits, plan, typed, virtual_traces};
 
 const STEPS: u64 = 4;
 
@@ -128,6 +129,58 @@ fn replicas_in_stages_are_so_many_workers_along_every_exact_path_and_over_server
     for strategy in spread {
         let plan = staged("lenet", strategy.name, 2, 2, 3);
         check(&plan, &dataset, "inproc", &whole(&plan, &dataset));
+    }
+}
+
+/// Passes in their slots, messages of each link and bucket, and every computation on each place.
+#[test]
+fn actions_of_stages_are_the_same_as_in_virtual_time() {
+    let dataset = digits();
+    for pipeline in PIPELINES {
+        for (model, strategy, replicas, stages, over) in [
+            ("mlp", SINGLE, 1, 2, "inproc"),
+            ("mlp", SINGLE, 1, 3, "tcp"),
+            ("mlp", "ring-allreduce", 2, 2, "shm"),
+            ("mlp", "ps", 2, 3, "inproc"),
+            ("lenet", SINGLE, 1, 3, "shm"),
+            ("lenet", "ring-allreduce", 2, 2, "tcp"),
+            ("lenet", "tree", 2, 3, "inproc"),
+        ] {
+            let pipeline = Some(pipeline.name.into());
+            // The last of three steps has fewer samples than the others.
+            let fraction = f64::from(2 * 13 * replicas as u32 + 5) / dataset.train.len() as f64;
+            let work = TrainingLength::Epochs(fraction);
+            let base = staged(model, strategy, replicas, stages, 5);
+            let plan = Plan { pipeline, work, stop_after_step: None, ..base };
+            let what = format!("{model} {strategy} {replicas} × {stages} {:?} over {over}", plan.pipeline);
+            let real = go(&plan, &dataset, over);
+            assert!(real.ends.iter().all(|end| *end == (3, None)), "{what}: {:?}", real.ends);
+            let virtually = virtual_traces(&plan, &dataset, typed(&plan).strategy);
+            assert_eq!(real.traces.len(), virtually.len(), "{what}");
+            for (rank, (real, virtually)) in real.traces.iter().zip(&virtually).enumerate() {
+                assert!(real.0.keys().eq(virtually.0.keys()), "{what}: rank {rank} acts elsewhere");
+                for (subject, did) in &real.0 {
+                    assert_eq!(did, &virtually.0[subject], "{what}: rank {rank}, {subject:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Traces tell pipelines, cuts and micro-batches apart.
+#[test]
+fn actions_of_other_programs_are_others() {
+    let dataset = digits();
+    let plan = staged("mlp", SINGLE, 1, 2, 4);
+    let traces = |plan: &Plan| virtual_traces(plan, &dataset, typed(plan).strategy);
+    let own = traces(&plan);
+    assert!(own.iter().all(|trace| !trace.0.is_empty()));
+    for other in [
+        Plan { pipeline: Some("gpipe".into()), ..plan.clone() },
+        Plan { cuts: vec!["fc3".into()], ..plan.clone() },
+        Plan { micro_batches: 3, ..plan.clone() },
+    ] {
+        assert!(traces(&other) != own, "{other:?}");
     }
 }
 

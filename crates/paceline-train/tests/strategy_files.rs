@@ -7,12 +7,12 @@ use std::path::Path;
 
 use paceline_data::Dataset;
 use paceline_plan::{Hosts, Plan, TrainingLength};
-use paceline_protocol::{FROM_FILE, Strategy, StrategyProgram, Trace, find};
+use paceline_protocol::{FROM_FILE, Strategy, StrategyProgram, find};
 use paceline_resolve::strategy_program;
-use paceline_train::{Layout, Segment, model, worker};
+use paceline_train::Segment;
 use paceline_wire::TRANSPORTS;
 
-use ranks::{Ran, Way, choose, digits, plan, typed};
+use ranks::{Ran, Way, choose, digits, plan, virtual_traces};
 
 /// A strategy's parameters: names and values.
 type Parameters = &'static [(&'static str, &'static str)];
@@ -60,15 +60,6 @@ fn run(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str, 
     ran.unwrap_or_else(|_| panic!("{} over {over} did not end", plan.strategy))
 }
 
-fn virtual_traces(plan: &Plan, dataset: &Dataset) -> Vec<Trace> {
-    let graph = model::graph(&typed(plan), dataset).unwrap();
-    let setup = worker::setup(&typed(plan), &Layout::of(&graph), dataset.train.len());
-    FROM_FILE.check(&setup).unwrap();
-    let participants = (0..setup.world()).map(|r| FROM_FILE.participant(&setup, r)).collect();
-    let costs = paceline_sim::Costs::constant(plan.workers, 1_000_000, 10_000, 1.0);
-    paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::SizesOnly, None, &[]).traces
-}
-
 #[test]
 fn examples_give_their_counterparts_parameters_and_traces_over_every_transport() {
     let dataset = digits();
@@ -82,7 +73,7 @@ fn examples_give_their_counterparts_parameters_and_traces_over_every_transport()
             let theirs = run(&built_in, &dataset, find(name).unwrap(), "inproc", &[9]);
             let own = of_file(built_in.clone(), file);
             let what = format!("{file} with {p} workers");
-            let virtually = virtual_traces(&own, &dataset);
+            let virtually = virtual_traces(&own, &dataset, &FROM_FILE);
             assert!(virtually == theirs.traces, "{what}: traces in virtual time");
             for over in TRANSPORTS.iter().map(|transport| transport.name) {
                 let ours = run(&own, &dataset, &FROM_FILE, over, &[9]);
@@ -103,7 +94,10 @@ fn examples_without_a_counterpart_do_the_same_over_every_transport_and_in_virtua
             let plan = of_file(base, file);
             let threads = run(&plan, &dataset, &FROM_FILE, "inproc", &[35]);
             let what = format!("{file} with {p} workers");
-            assert!(virtual_traces(&plan, &dataset) == threads.traces, "{what}: traces in virtual time");
+            assert!(
+                virtual_traces(&plan, &dataset, &FROM_FILE) == threads.traces,
+                "{what}: traces in virtual time"
+            );
             for over in TRANSPORTS.iter().map(|transport| transport.name).filter(|name| *name != "inproc") {
                 let ours = run(&plan, &dataset, &FROM_FILE, over, &[35]);
                 assert!(ours.params == threads.params, "{what} over {over}: parameters");

@@ -13,6 +13,7 @@ use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Membership, Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
 use paceline_resolve::{Registries, TypedPlan, paths};
+use paceline_sim::{Costs, SizesOnly, StageCost};
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
     Begin, Clock, GradientSink, GradientSource, Layout, NativeSource, Pause, Segment, SegmentControl,
@@ -221,6 +222,20 @@ impl GradientSource for RunsOut<'_> {
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
         self.native.restore(state)
     }
+}
+
+/// What each rank of a plan does in virtual time, where passes and messages take their time.
+pub fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Trace> {
+    let plan = &typed(plan);
+    let graph = model::graph(plan, dataset).unwrap();
+    let stages = plan.stage_plan(&graph).unwrap();
+    let setup = worker::staged_setup(plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len());
+    strategy.check(&setup).unwrap();
+    let participants = (0..setup.world()).map(|rank| strategy.participant(&setup, rank)).collect();
+    let pass = StageCost { forward: 300_000, backward: 700_000, parts: Vec::new() };
+    let passes = stages.map_or_else(Vec::new, |_| vec![pass; plan.workers]);
+    let costs = Costs { stages: passes, ..Costs::constant(plan.workers, 1_000_000, 10_000, 1.0) };
+    paceline_sim::simulate(&setup, participants, &costs, &mut SizesOnly, None, &[]).traces
 }
 
 /// Each worker's losses, by step.

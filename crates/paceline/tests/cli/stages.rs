@@ -166,6 +166,28 @@ fn an_interrupted_run_in_stages_saves_and_goes_on() {
     }
 }
 
+/// Servers of stages confirm the stop as well: without that, workers could wait for one that had ended.
+#[test]
+fn an_interrupted_run_in_stages_with_servers_saves_and_goes_on() {
+    let base = "--model lenet --epochs 40 --batch 10 --micro-batches 2 --eval-every 100000 --strategy ps";
+    let want = whole(&format!("{base} --workers 2 --servers 2"));
+    for kind in ["--stages 2 --servers 2", "--stages 2 --servers 4 --pipeline gpipe --transport tcp"] {
+        let folder = tempfile::tempdir().unwrap();
+        let running =
+            Running::start(&format!("{base} {kind} --workers 4 --store {}", folder.path().display()));
+        let ranks = running.ranks();
+        assert!(signal("INT", running.id()));
+        let (code, text) = running.end();
+        assert_eq!(code, 130, "{kind}: {text}");
+        assert!(text.contains("paceline resume"), "{kind}: {text}");
+        assert!(ranks.iter().all(|&pid| gone(pid)));
+        let resumed = run(&mut words(folder.path(), "resume last --json"));
+        assert_eq!(resumed.code, 0, "{kind}: {}", resumed.stderr);
+        assert!(resumed.stderr.contains("goes on after step"), "{kind}: {}", resumed.stderr);
+        assert_eq!(numbers(&resumed.result()), numbers(&want), "{kind}");
+    }
+}
+
 #[test]
 fn what_stages_do_and_wait_for_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
