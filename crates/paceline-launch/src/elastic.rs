@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use paceline_plan::{Elastic, PlanError};
+use paceline_plan::{Elastic, Plan, PlanError};
 use paceline_protocol::{
-    GenerationMembers, Handover, MemberId, Membership, RankStanding, RegroupEnd, Regrouped, Setup, Strategy,
-    TakingPart, regroup,
+    GenerationMembers, Handover, MemberId, Membership, RankStanding, Refusal, RegroupEnd, Regrouped, Setup,
+    Strategy, TakingPart, regroup,
 };
 use paceline_record::{MembershipChange, RankState};
 use paceline_train::{Generation, Segment};
@@ -16,18 +16,13 @@ use crate::control::RankCommand;
 /// What members are told: each command with its member.
 pub(crate) type Commands = Vec<(MemberId, RankCommand)>;
 
-/// Refuses a plan whose members cannot change as it asks for.
-pub fn check(
-    elastic: &Elastic,
-    (workers, shares): (usize, usize),
-    strategy: &Strategy,
-    setup: &Setup,
-) -> Result<(), PlanError> {
-    strategy.check_membership(setup, elastic.backup).map_err(|refusal| PlanError {
-        flag: refusal.flag,
-        value: refusal.value,
-        problem: refusal.problem,
+/// Refuses a plan whose members cannot change as `elastic` asks for.
+pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup) -> Result<(), PlanError> {
+    strategy.check_membership(setup, elastic.backup).map_err(|Refusal { flag, value, problem }| {
+        let value = if flag == "--sync" { plan.sync.clone() } else { value };
+        PlanError { flag, value, problem }
     })?;
+    let (workers, shares) = (plan.workers, plan.shares());
     let Elastic { least, most, .. } = *elastic;
     let refuse = |problem: String| Err(PlanError::new("--elastic", format!("{least}..{most}"), problem));
     if least < 1 || least > workers || most < workers {
@@ -189,29 +184,6 @@ impl ElasticRun {
             return Vec::new();
         }
         self.drained[member] = true;
-        self.begin_change(at_s);
-        self.ask_to_stand()
-    }
-
-    /// A process that takes a member's place, or is a further one, has been started.
-    pub fn started(&mut self, member: MemberId) {
-        if member == self.states.len() {
-            self.states.push(MemberState::Waiting);
-            self.drained.push(false);
-            self.addresses.push(String::new());
-        }
-        (self.states[member], self.drained[member]) = (MemberState::Waiting, false);
-        self.addresses[member].clear();
-    }
-
-    /// A member that was started later listens: it is admitted if there is room for it.
-    pub fn arrived(&mut self, member: MemberId, at_s: f64) -> Commands {
-        let room = self.membership.workers.len() < self.elastic.most;
-        let server = (self.base.workers..self.base.world()).contains(&member);
-        let room = if server { self.membership.servers.len() < self.membership.shards.len() } else { room };
-        if !room || self.concluded || self.takes_part(member) {
-            return Vec::new();
-        }
         self.begin_change(at_s);
         self.ask_to_stand()
     }

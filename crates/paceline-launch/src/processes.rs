@@ -47,7 +47,6 @@ pub struct RankProcesses {
     scripts: Arc<Mutex<HashMap<usize, Pid>>>,
     /// What comes from the ranks.
     pub news: Receiver<ProcessEvent>,
-    sender: Sender<ProcessEvent>,
 }
 
 impl RankProcesses {
@@ -65,8 +64,7 @@ impl RankProcesses {
         let _blocked = Blocked::new();
         let (sender, news) = channel();
         let (ranks, children, scripts) = (Vec::new(), Vec::new(), Arc::default());
-        let mut processes =
-            Self { ranks, children, orders: Vec::new(), scripts, news, sender: sender.clone() };
+        let mut processes = Self { ranks, children, orders: Vec::new(), scripts, news };
         let mut watched = Vec::new();
         for (rank, order) in orders {
             let order = order.borrow();
@@ -78,35 +76,6 @@ impl RankProcesses {
         let watch = std::thread::Builder::new().spawn(move || watch(watched, &sender));
         watch.map_err(|source| LaunchError::System { what: "watching the processes".into(), source })?;
         Ok(processes)
-    }
-
-    /// Starts the process of a further rank, or of one whose process has ended.
-    pub fn start_later(
-        &mut self,
-        program: &Path,
-        word: &str,
-        rank: usize,
-        order: &RankCommand,
-    ) -> Result<(), LaunchError> {
-        let _blocked = Blocked::new();
-        if let Ok(index) = self.index(rank) {
-            let _ = self.children[index].wait();
-            self.ranks.remove(index);
-            self.children.remove(index);
-            self.orders.remove(index);
-        }
-        let sender = self.sender.clone();
-        match self.start_rank(program, word, rank, order, &sender) {
-            Ok(process) => {
-                let watch = std::thread::Builder::new().spawn(move || watch(vec![(rank, process)], &sender));
-                watch.map_err(|source| LaunchError::System {
-                    what: "watching the processes".into(),
-                    source,
-                })?;
-                Ok(())
-            }
-            Err(source) => Err(self.not_started(rank, order, source)),
-        }
     }
 
     /// Kills a rank's process.

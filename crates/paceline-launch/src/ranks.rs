@@ -95,8 +95,6 @@ pub struct Ranks {
     ends: Vec<Option<(u32, String)>>,
     /// How many were turned away where machines join.
     refused: usize,
-    /// The order of a process that is started later, but for its rank.
-    later: Option<RankCommand>,
 }
 
 impl Ranks {
@@ -116,7 +114,7 @@ impl Ranks {
         let alone = thread.then_some(inproc::KIND.mesh).flatten();
         if let Some(mesh) = alone.or(plan.transport.mesh) {
             let local = LocalRanks::Threads(RankThreads::start(scope, launch, mesh(world), sender));
-            return Ok(Self { local, layout, hosts, heard, ends, refused: 0, later: None });
+            return Ok(Self { local, layout, hosts, heard, ends, refused: 0 });
         }
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
@@ -131,7 +129,6 @@ impl Ranks {
             launch.recording,
             launch.conditions,
         );
-        let later = plan.elastic.and_then(|_| Some(orders.first()?.1.clone()));
         let mut processes = RankProcesses::start_ranks(&launch.program.0, launch.program.1, orders)?;
         let news = processes.take_news();
         std::thread::spawn(move || {
@@ -148,7 +145,7 @@ impl Ranks {
             host.line.say(joining::encode(&start, &[]));
         }
         let local = LocalRanks::Processes(processes);
-        Ok(Self { local, layout, hosts, heard, ends, refused: 0, later })
+        Ok(Self { local, layout, hosts, heard, ends, refused: 0 })
     }
 
     /// What is heard next, if something is within a time.
@@ -257,24 +254,6 @@ impl Ranks {
         if let LocalRanks::Processes(processes) = &mut self.local {
             processes.kill(rank);
         }
-    }
-
-    /// Starts a process for a further rank of an elastic run, or for one whose process has ended.
-    pub(crate) fn start_later(&mut self, launch: &Launch<'_>, rank: usize) -> Result<(), LaunchError> {
-        let (LocalRanks::Processes(processes), Some(order)) = (&mut self.local, self.later.clone()) else {
-            return Ok(());
-        };
-        let mut order = order;
-        if let RankCommand::Config { rank: own, recording, .. } = &mut order {
-            *own = rank;
-            // Of several ranks on one machine, the first one tells of it.
-            *recording = recording.map(|recording| Recording { host: false, devices: false, ..recording });
-        }
-        if rank >= self.layout.len() {
-            self.layout.resize(rank + 1, 0);
-            self.ends.resize(rank + 1, None);
-        }
-        processes.start_later(&launch.program.0, launch.program.1, rank, &order)
     }
 
     /// The machine of a rank, if it is not this one.

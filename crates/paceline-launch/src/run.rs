@@ -153,19 +153,13 @@ pub fn check(
     if let Some(dataset) = dataset {
         plan.check_test(dataset.test.len())?;
     }
-    if let (Some(elastic), true) = (plan.elastic, plan.alone() || plan.transport.mesh.is_some()) {
-        let problem = "members can change where each is a process: with several workers, or shares, and not over \
-                       --transport inproc";
-        let bounds = format!("{}..{}", elastic.least, elastic.most);
-        return Err(PlanError::new("--elastic", bounds, problem).into());
-    }
     if plan.alone() {
         return Ok(());
     }
     transport(&registries.transports, &plan.document.transport, plan.buffer)?;
     let context = RankContext::new(plan, dataset, 0)?;
     if let Some(elastic) = &plan.elastic {
-        elastic::check(elastic, (plan.workers, plan.shares()), context.strategy, &context.setup)?;
+        elastic::check(elastic, plan, context.strategy, &context.setup)?;
         if plan.stop_at_target {
             let problem = "a run whose members change does not stop at a target: leave it out";
             return Err(PlanError::new("--stop-at-target", "", problem).into());
@@ -197,6 +191,12 @@ pub fn run(
     if let (Some(_), true) = (plan.strategy.delegated, listen.is_some()) {
         let problem = "the script's framework meets on this machine: not with --listen";
         return Err(PlanError::new("--strategy", &plan.document.strategy, problem).into());
+    }
+    if let (Some(elastic), true) = (plan.elastic, plan.alone() || plan.transport.mesh.is_some()) {
+        let problem = "members can change where each is a process: with several workers, or shares, and not over \
+                       --transport inproc";
+        let bounds = format!("{}..{}", elastic.least, elastic.most);
+        return Err(PlanError::new("--elastic", bounds, problem).into());
     }
     if let (Some(elastic), true) = (plan.elastic, listen.is_some()) {
         let problem = "members can change among the processes of one machine so far: not with --listen";

@@ -348,10 +348,6 @@ impl<'a> Watch<'a> {
         match said {
             RankEvent::Bound { address } => {
                 report(Event::Bound { rank, address: &address });
-                if let (true, Some(elastic)) = (self.connected, &mut self.elastic) {
-                    elastic.addresses[rank] = address;
-                    return Ok(Reaction::Members(elastic.arrived(rank, self.train_s)));
-                }
                 self.addresses[rank] = address;
                 return Ok(self.ready());
             }

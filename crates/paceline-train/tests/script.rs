@@ -269,16 +269,19 @@ fn run(plan: &Plan, source: &(dyn Fn(usize) -> Box<dyn GradientSource> + Sync)) 
         for (rank, transport) in transports.into_iter().enumerate() {
             let segment = Segment { from: 0, to: setup.end(), generation: 0 };
             let (ranges, strategy) = (&ranges, plan.strategy);
-            let control = move |pause: &mut dyn FnMut(
-                paceline_train::Pause,
-            ) -> Result<
-                Option<Segment>,
-                paceline_train::TrainError,
-            >,
-                                f: &mut dyn FnMut(&mut SegmentControl<'_>)| {
-                let gate = Arc::new(StepGate::default());
-                f(&mut SegmentControl { restored: None, segment, gate, pause, verdict: None, members: None });
-            };
+            let control =
+                move |pause: &mut dyn FnMut(paceline_train::Pause) -> Result<Option<Segment>, TrainError>,
+                      f: &mut dyn FnMut(&mut SegmentControl<'_>)| {
+                    let gate = Arc::new(StepGate::default());
+                    f(&mut SegmentControl {
+                        restored: None,
+                        segment,
+                        gate,
+                        pause,
+                        verdict: None,
+                        members: None,
+                    });
+                };
             if rank < plan.workers {
                 workers.push(scope.spawn(move || {
                     let mut source = source(rank);
@@ -294,7 +297,7 @@ fn run(plan: &Plan, source: &(dyn Fn(usize) -> Box<dyn GradientSource> + Sync)) 
                         traced: true,
                     };
                     let (mut transport, mut done) = (Some(transport), None);
-                    control(&mut |_| Some(Segment { from: setup.end(), ..segment }), &mut |control| {
+                    control(&mut |_| Ok(Some(Segment { from: setup.end(), ..segment })), &mut |control| {
                         let transport = transport.take().unwrap();
                         let ran = worker::run(&job, &mut *source, transport, control, &mut |_| {});
                         done = ran.unwrap_or_else(|error| panic!("worker {rank}: {error}"));
@@ -322,7 +325,7 @@ fn run(plan: &Plan, source: &(dyn Fn(usize) -> Box<dyn GradientSource> + Sync)) 
                         traced: true,
                     };
                     let (mut transport, mut done) = (Some(transport), None);
-                    control(&mut |_| Some(Segment { from: setup.end(), ..segment }), &mut |control| {
+                    control(&mut |_| Ok(Some(Segment { from: setup.end(), ..segment })), &mut |control| {
                         let transport = transport.take().unwrap();
                         let ran = server::run(&job, transport, control, &mut |_| {});
                         done = ran.unwrap_or_else(|error| panic!("server {rank}: {error}"));

@@ -107,11 +107,7 @@ impl MemberChanges {
 
     /// Refuses what cannot be.
     pub fn check(&self, plan: &Plan, strategy: &Strategy, setup: &Setup) -> Result<(), PlanError> {
-        let refused = elastic::check(&self.elastic, (plan.workers, plan.shares()), strategy, setup);
-        refused.map_err(|refusal| {
-            let value = if refusal.flag == "--sync" { plan.sync.clone() } else { refusal.value };
-            PlanError { value, ..refusal }
-        })?;
+        elastic::check(&self.elastic, plan, strategy, setup)?;
         let world = setup.world();
         if let Some(one) = self.revocations.revoke.iter().find(|one| one.rank >= world) {
             let problem =

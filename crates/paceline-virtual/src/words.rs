@@ -4,7 +4,7 @@ use paceline_nn::optim::Settings;
 use paceline_nn::{Graph, Node};
 use paceline_pipeline::{StagePlan, StageTimes};
 use paceline_plan::Plan;
-use paceline_record::{HostsUsed, MembershipChange, RankTotals, RunResult, SimulationDetails};
+use paceline_record::{HostsUsed, RankTotals, RunResult, SimulationDetails};
 use paceline_resolve::TypedPlan;
 
 use crate::run::DrivenEvent;
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn changes_of_members_are_told_in_one_line_each() {
-        let change = MembershipChange {
+        let change = paceline_record::MembershipChange {
             at_s: 2.5,
             lost: vec![3],
             left: Vec::new(),

@@ -37,6 +37,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         stages: 1,
         pipeline: None,
         cuts: Vec::new(),
+        elastic: None,
         shares: None,
         micro_batches: 1,
         servers,

@@ -267,7 +267,14 @@ fn a_process_that_ends_before_it_reads_its_order_is_named_with_how_it_ended() {
         // More than a pipe holds, so that it cannot be written to a process that never reads it.
         let addresses = vec!["x".repeat(1 << 20)];
         let segment = Segment { from: 0, to: 0, generation: 0 };
-        let order = RankCommand::Peers { addresses, interfaces: None, segment, restored: None, generation: None, script: None };
+        let order = RankCommand::Peers {
+            addresses,
+            interfaces: None,
+            segment,
+            restored: None,
+            generation: None,
+            script: None,
+        };
         RankProcesses::start_ranks(Path::new(program), "rank", [(1, order)])
             .err()
             .expect("it cannot be started so")

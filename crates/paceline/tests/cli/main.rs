@@ -11,6 +11,7 @@ mod control_groups;
 mod data;
 mod distributed;
 mod doctor;
+mod elastic;
 mod engines;
 mod exits;
 mod explain;
