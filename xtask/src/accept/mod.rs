@@ -38,6 +38,7 @@ mod setup;
 mod simulate;
 mod stragglers;
 mod studies;
+mod survive;
 mod systems;
 #[cfg(test)]
 mod tests;
@@ -419,6 +420,13 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, Program("sh")],
         flags: &[],
         run: report::measure,
+    },
+    Measurement {
+        name: "survive",
+        about: "runs whose workers and servers are killed, and what surviving costs: survive [--seed N] [--rounds N]",
+        needs: &[Paceline, Cores(2)],
+        flags: &["--seed", "--rounds"],
+        run: survive::measure,
     },
     Measurement {
         name: "chaos",
