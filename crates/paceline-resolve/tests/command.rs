@@ -35,6 +35,8 @@ const TEXTS: &[(&str, &[&str])] = &[
     ("stages", &["1", "2"]),
     ("cuts", &["auto", "fc2"]),
     ("shares", &["1", "2", "4", "8"]),
+    ("elastic", &["1..4", "2..8"]),
+    ("spare", &["0", "2"]),
     ("servers", &["0", "1", "2"]),
     ("compression", &["fp16", "int8", "topk,ratio=0.1", "sign"]),
     ("shard", &["iid", "by-label", "dirichlet(0.5)"]),

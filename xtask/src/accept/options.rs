@@ -118,7 +118,7 @@ mod tests {
             (&["--binary", "--python", "python3"], "--binary needs a value"),
             (
                 &["overhead", "--seed", "1"],
-                "--seed is a flag of one measurement alone: compare or chaos or attack",
+                "--seed is a flag of one measurement alone: compare or survive or chaos or attack",
             ),
             (&["--rounds", "1"], "--rounds is a flag of one measurement alone"),
             (&["chaos", "attack", "--seed", "1"], "--seed is a flag of one measurement alone"),

@@ -138,6 +138,7 @@ fn with_a_script_only_what_is_the_plans_own_counts() {
         "pipeline",
         "cuts",
         "shares",
+        "elastic",
         "micro-batches",
         "eval-samples",
     ];
