@@ -1,8 +1,8 @@
 //! Inside a rank: what it does once it knows its plan and has its transport.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use paceline_attach::{Gives, ScriptListener, ScriptOptimizer, Takes};
@@ -430,15 +430,24 @@ fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> RankAccou
     }
 }
 
-/// Keeps this process to cores of its own, the next ones in turn for each rank. (Threads that it starts stay
-/// there too.)
-fn keep_to_own_cores(rank: usize, threads: usize) {
+/// Keeps this process to cores of its own: its part of all cores where each of `ranks` can have `threads` of them, else the
+/// next ones in turn. (Threads that it starts stay there too.)
+fn keep_to_own_cores(rank: usize, ranks: usize, threads: usize) {
+    // Asked before there are fewer.
+    cores();
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+    let each = threads.max(cores.len() / ranks.max(1));
     let mut own = CpuSet::new();
-    (0..threads).for_each(|thread| own.set(cores[(rank * threads + thread) % cores.len()]));
+    (0..each).for_each(|core| own.set(cores[(rank * each + core) % cores.len()]));
     // A rank that may not choose its cores is only slower.
     let _ = sched_setaffinity(None, &own);
+}
+
+/// Cores that this process could use when it began.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// The event of a failure.
@@ -513,7 +522,9 @@ fn life(
     match order {
         RankCommand::Config { plan, run, rank, key, folders, recording, conditions, .. } => {
             if plan.pin {
-                keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
+                let (index, ranks) =
+                    place.map_or((rank, plan.workers + plan.servers), |place| (place.index, place.ranks));
+                keep_to_own_cores(index, ranks, plan.threads);
             }
             let typed = TypedPlan::new(&plan, registries).map_err(|error| failed(&error.into()))?;
             let mut dataset = None;
@@ -560,6 +571,8 @@ fn life(
             // A script's rank has a process beside it that computes.
             let processes = if plan.script.is_some() { 2 } else { 1 };
             let mut options = options(processes * ranks * plan.threads, buffer);
+            // A thread beside one that is kept to its core would be kept there, too.
+            options.spare_core &= !plan.pin;
             if place.is_some() {
                 // Packets between machines may have to be sent again.
                 options.handshake = FAR_HANDSHAKE;
@@ -581,8 +594,8 @@ fn life(
         }
         RankCommand::Task { task, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
-            if task.world <= std::thread::available_parallelism().map_or(1, usize::from) {
-                keep_to_own_cores(rank, 1);
+            if task.world <= cores() {
+                keep_to_own_cores(rank, task.world, 1);
             }
             let identity = Identity {
                 run: "bench".into(),
@@ -606,10 +619,11 @@ fn life(
 
 /// Options of a rank's connections, where `threads` threads compute on its machine.
 pub(crate) fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     StreamOptions {
         max_body: worker::MESSAGE,
         own_core: threads <= cores,
+        spare_core: 2 * threads <= cores,
         buffer,
         ..StreamOptions::default()
     }

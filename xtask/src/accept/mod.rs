@@ -146,16 +146,16 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         name: "exchange",
-        about: "all-reduce of 2, 4 and 8 workers over shared memory and TCP beside gloo (16 cores)",
+        about: "all-reduce of 2, 4 and 8 workers over shared memory and TCP beside gloo (16 cores): exchange [--rounds N]",
         needs: &[Paceline, Cores(8), Script("gloo_allreduce.py"), Python("torch, numpy, psutil")],
-        flags: &[],
+        flags: &["--rounds"],
         run: many_workers::exchange,
     },
     Measurement {
         name: "scaling",
-        about: "2 to 14 workers beside the same ones without any exchange, and DDP's own efficiency (16 cores)",
+        about: "2 to 14 workers beside the same ones without any exchange, and DDP's own efficiency (16 cores): scaling [--rounds N]",
         needs: &[Paceline, Cores(14), File(torch::LOOP), Python("torch, numpy")],
-        flags: &[],
+        flags: &["--rounds"],
         run: many_workers::scaling,
     },
     Measurement {
