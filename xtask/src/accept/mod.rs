@@ -201,9 +201,15 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         name: "pipeline",
-        about: "resnet20 in two stages beside one worker and beside torch's Schedule1F1B over gloo",
-        needs: &[Paceline, Cores(2), File(pipeline::LOOP), Python("torch, numpy")],
-        flags: &[],
+        about: "resnet20 in 2 stages (from 8 cores on 4, from 16 on 8 too) beside one worker and beside torch's Schedule1F1B over gloo: pipeline [--rounds N] [--stages S]",
+        needs: &[
+            Paceline,
+            Cores(2),
+            File(pipeline::LOOP),
+            File("bench/peers/torch_resnet20.py"),
+            Python("torch, numpy"),
+        ],
+        flags: &["--rounds", "--stages"],
         run: pipeline::measure,
     },
     Measurement {
