@@ -52,7 +52,7 @@ ddp() { local name=$1 seconds=$2; shift 2; part "$name" "$seconds" "$python" $si
 # ours NAME SECONDS "FLAGS OF TRAIN" WORDS...
 ours() {
   local name=$1 seconds=$2 flags=$3; shift 3
-  part "$name" "$seconds" "$program" train --quiet --json --store "$work/store" --python "$work/tree" $gpus --transport shm $flags \
+  part "$name" "$seconds" "$program" train --quiet --json --store "$work/store" --python "${script_python:-$work/tree}" $gpus ${transport---transport shm} $flags \
     --script $sides -- --side paceline $device "$@"
 }
 
@@ -73,7 +73,8 @@ ours one-resnet 30 "--workers 1" --case resnet50:128 $long
 ours two-resnet-turns 40 "--workers 2 --mps off" --case resnet50:64 $small
 ours two-resnet-mps 40 "--workers 2 --trace" --case resnet50:64 $long
 ours two-lenet-mps 30 "--workers 2" --case lenet:512 --steps 200 --warmup 20
-ours old-resnet-mps 40 "--workers 2 --python $python" --case resnet50:64 $small
+# The package that the program carries, which may be older than this tree.
+script_python=$python ours carried-resnet-mps 40 "--workers 2" --case resnet50:64 $small
 ddp gloo-turns 40 --workers 2 --case resnet50:64:25 --case lenet:512:25 $small
 
 # The service for those that are not ours.
@@ -86,8 +87,8 @@ ddp gloo-mps 40 --workers 2 --case resnet50:64:25 --case resnet50:64:100 --case 
 same="--case lenet:512 --deterministic --steps 50 --warmup 0"
 ddp same-gloo 25 --workers 2 --case lenet:512:25 --deterministic --steps 50 --warmup 0 --keep "$work/theirs"
 ours same-ours 25 "--workers 2" $same --keep "$work/ours"
-ours delegated-gloo 25 "--workers 2 --strategy ddp-gloo" --case lenet:512 $small
-ours delegated-nccl 25 "--workers 1 --strategy ddp-nccl" --case lenet:512 $small
+transport= ours delegated-gloo 25 "--workers 2 --strategy ddp-gloo" --case lenet:512 $small
+transport= ours delegated-nccl 25 "--workers 1 --strategy ddp-nccl" --case lenet:512 $small
 kill $mps 2> /dev/null
 { echo "== MPS"; cat "$work/mps.txt"; tail -n 15 "$work"/log/* 2> /dev/null; } >> "$logs" 2>&1
 

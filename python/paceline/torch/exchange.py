@@ -35,6 +35,9 @@ class Exchange:
     def backward_begins(self, synchronised: bool) -> None:
         """The outermost backward begins."""
 
+    def backward_returned(self, synchronised: bool) -> None:
+        """The outermost backward has returned; a device may still compute. Nothing was accounted for yet."""
+
     def backward_ends(self, synchronised: bool) -> None:
         """The outermost backward has ended."""
 
@@ -186,6 +189,7 @@ class GradientExchange(Exchange):
         self._open = False
         self._torn = False
         self._versions: List[Optional[int]] = []
+        self._last: List[int] = []
 
     def tensor_hook(self, number: int) -> Callable[[Tensor], None]:
         fired, queued, pending = self._fired, self._queued, self._pending
@@ -258,12 +262,12 @@ class GradientExchange(Exchange):
     def backward_failed(self) -> None:
         self._outside = self._holding = True
         self._torn = any(self._sent)
-        self.memory.wait_for_copies(())
+        self.memory.last_arrived(())
         self._pending.clear()
         self._pending_bytes = 0
         self._queued[:] = self._none
 
-    def backward_ends(self, synchronised: bool) -> None:
+    def backward_returned(self, synchronised: bool) -> None:
         self._outside = self._holding = True
         if self.frozen or not synchronised or not any(self._fired):
             return
@@ -272,7 +276,12 @@ class GradientExchange(Exchange):
         if self._first:
             self._check_gradients()
             self._first = False
-        last = self._stage_rest()
+        self._last = self._stage_rest()
+
+    def backward_ends(self, synchronised: bool) -> None:
+        if self.frozen or not synchronised or not any(self._fired):
+            return
+        last, self._last = self._last, []
         if self._served is not None:
             self.link.ticket(last)
             self._open = True
@@ -293,19 +302,20 @@ class GradientExchange(Exchange):
             if self.memory.used_in_gradients is not None:
                 self.memory.used_in_gradients.fill_(1.0)
             rest = [number for number in self._all if not self._sent[number]]
-            self.memory.put_gradients(rest, self.link.scale)
-            return self._arrived_last(rest)
+            return self._put_last(rest)
         if self.memory.used_in_gradients is not None:
             self.memory.used_in_gradients.copy_(torch.tensor(list(fired)))
         rest = [number for number in self._all if fired[number] and not self._sent[number]]
         unused = [number for number in self._all if not fired[number]]
-        self.memory.put_gradients(rest, self.link.scale)
         self.memory.put_zeros(unused)
-        return self._arrived_last(rest) + unused
+        return self._put_last(rest) + unused
 
-    def _arrived_last(self, rest: List[int]) -> List[int]:
-        """All that was not announced yet, once it has arrived."""
-        last = self.memory.wait_for_copies(rest)
+    def _put_last(self, rest: List[int]) -> List[int]:
+        """Puts the rest. A device is behind the script: each bucket is announced as it comes; the last ones come back."""
+        self.memory.put_gradients(rest, self.link.scale)
+        while arrived := self.memory.next_arrived():
+            self._tell(arrived)
+        last = self.memory.last_arrived(rest)
         self._note_times(last)
         return last
 
