@@ -44,7 +44,8 @@ const WAIT: Duration = Duration::from_millis(100);
 /// What the scripts of a plan hand over and take back.
 pub fn script_exchange(plan: &TypedPlan<'_>) -> (Gives, Takes) {
     let apply_server = plan.script.as_ref().is_some_and(|script| script.apply == "server");
-    let nobody = plan.document.strategy == SINGLE || plan.strategy.delegated.is_some();
+    let staged = plan.script.as_ref().is_some_and(|script| script.staged);
+    let nobody = plan.document.strategy == SINGLE && !staged || plan.strategy.delegated.is_some();
     match (nobody, &plan.document.averages[..], plan.servers) {
         (true, ..) => (Gives::Nothing, Takes::Nothing),
         (_, "weights", _) => (Gives::Parameters, Takes::Parameters),

@@ -390,6 +390,7 @@ mod tests {
             delegated: (strategy == "ddp-gloo").then(|| "gloo".into()),
             gpus: Vec::new(),
             without_mps: false,
+            staged: false,
             auto: false,
         };
         Plan {
