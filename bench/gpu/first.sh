@@ -113,7 +113,7 @@ def numbers(name):
     found.frombytes(open(f"{work}/{name}", "rb").read())
     return found
 try:
-    one, two, theirs = numbers("ours.0"), numbers("ours.1"), numbers("theirs.0")
+    one, two, theirs = numbers("ours.lenet.0"), numbers("ours.lenet.1"), numbers("theirs.lenet.0")
     apart = math.sqrt(sum((a - b) ** 2 for a, b in zip(one, theirs)) / sum(b * b for b in theirs))
     print("parameters of both workers are", "identical" if one == two else "DIFFERENT", f"and {apart:.3g} from DDP's, relative")
 except OSError as error:

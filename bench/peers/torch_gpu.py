@@ -5,9 +5,9 @@
     python torch_gpu.py --side ddp --backend nccl --case resnet50:128:25
     paceline train --script torch_gpu.py --workers 2 --gpus 0 -- --side paceline --case resnet50:64
 
-A case is MODEL:BATCH, under DDP with :BUCKET in MB. Everything but the side is the same: networks, made-up samples that lie on the device, who
+A case is MODEL:BATCH, under DDP with :BUCKET in MB, or with :plain for the same loop without DDP in the same process. Everything but the side is the same: networks, made-up samples that lie on the device, who
 sees which of them, the optimizer. ResNet-50 and the GPT compute in bfloat16 (autocast), parameters and gradients are float32. Prints one JSON line
-last: for each case the median and the mean time of a step; `--keep FILE` keeps the final parameters as FILE.RANK.
+last: for each case the median and the mean time of a step; `--keep FILE` keeps the final parameters as FILE.MODEL.RANK.
 """
 
 import argparse
@@ -24,16 +24,15 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--side", choices=["plain", "paceline", "ddp"], required=True)
-parser.add_argument("--case", action="append", required=True, help="MODEL:BATCH[:BUCKET]")
+parser.add_argument("--case", action="append", required=True, help="MODEL:BATCH[:BUCKET or :plain]")
 parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo", help="of DDP")
 parser.add_argument("--workers", type=int, default=1, help="of DDP; Paceline tells its own")
 parser.add_argument("--steps", type=int, default=30)
-parser.add_argument("--seconds", type=float, default=0, help="least time that is measured, where nothing is exchanged")
 parser.add_argument("--warmup", type=int, default=8)
 parser.add_argument("--deterministic", action="store_true")
 parser.add_argument("--channels-last", action="store_true")
 parser.add_argument("--device", help="instead of the GPU, to try the script out")
-parser.add_argument("--keep", help="writes the final parameters to FILE.RANK, as f32")
+parser.add_argument("--keep", help="writes the final parameters to FILE.MODEL.RANK, as f32")
 words = parser.parse_args()
 
 # cuBLAS wants this before it is loaded, to add up in one order.
@@ -115,7 +114,7 @@ def train(torch, case, rank, workers, run_of):
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     trained, run, steps = model, None, range(words.warmup + words.steps)
-    if words.side == "ddp":
+    if words.side == "ddp" and bucket != "plain":
         trained = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=float(bucket), gradient_as_bucket_view=True)
     if words.side == "paceline":
         run = run_of(model, optimizer)
@@ -141,11 +140,11 @@ def train(torch, case, rank, workers, run_of):
         optimizer.step()
     if cuda:
         torch.cuda.synchronize()
-    mean = (time.perf_counter() - begun) / words.steps
+    mean = (time.perf_counter() - begun) / max(len(marks), 1)
     between = [a.elapsed_time(b) / 1e3 if cuda else b - a for a, b in zip(marks, marks[1:])]
     final = torch.cat([p.detach().flatten().float() for p in model.parameters()]).cpu().numpy().tobytes()
     if words.keep:
-        Path(f"{words.keep}.{rank}").write_bytes(final)
+        Path(f"{words.keep}.{model_name}.{rank}").write_bytes(final)
     step_s = statistics.median(between) if between else mean
     figures = {"step_s": step_s, "mean_step_s": mean, "samples_per_s": batch * workers / step_s, "loss": loss.item()}
     return run, rank, {"case": case, **figures, "params_sha256": hashlib.sha256(final).hexdigest()}
