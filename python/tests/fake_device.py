@@ -65,6 +65,16 @@ class FakeDevice:
         self.asked.append("compute after")
         event.synchronize()
 
+    def returning(self) -> ContextManager[None]:
+        return contextlib.nullcontext()
+
+    def returned(self) -> _Event:
+        self.asked.append("returned")
+        return _Event(self, len(self._operations))
+
+    def return_after(self, event: _Event) -> None:
+        self.asked.append("return after")
+
     def buffer(self, length: int) -> Any:
         import torch
 

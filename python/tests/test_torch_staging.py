@@ -33,7 +33,7 @@ class StagingTest(unittest.TestCase):
         from paceline.torch.staging import Staging
 
         device = FakeDevice(patience=2)
-        staging = Staging(device, [(0, 3), (3, 3), (6, 3)], [torch.Size([3])] * 3)
+        staging = Staging(device, [(0, 3), (3, 3), (6, 3)], [torch.zeros(3)] * 3)
         memory, buffer = torch.zeros(9), staging.buffer()
         gradients = [torch.full((3,), float(n + 1)) for n in range(3)]
         staging.put(memory, buffer, [1, 0], [gradients[1], gradients[0]], 0.5)
@@ -53,7 +53,7 @@ class StagingTest(unittest.TestCase):
         from paceline.torch.staging import Staging
 
         device = FakeDevice(patience=1)
-        staging = Staging(device, [(4, 2), (0, 2), (2, 2), (8, 1)], [torch.Size([2])] * 3 + [torch.Size([])])
+        staging = Staging(device, [(4, 2), (0, 2), (2, 2), (8, 1)], [torch.zeros(2)] * 3 + [torch.tensor(0.0)])
         memory, buffer = torch.zeros(9), staging.buffer()
         staging.put(memory, buffer, [3, 1, 2], [torch.tensor(7.0), torch.ones(2), torch.full((2,), 2.0)], 1.0)
         staging.wait()
@@ -64,12 +64,27 @@ class StagingTest(unittest.TestCase):
         from paceline.torch.staging import Staging
 
         device = FakeDevice(patience=5)
-        staging = Staging(device, [(0, 4)], [torch.Size([4])])
+        staging = Staging(device, [(0, 4)], [torch.zeros(4)])
         memory, buffer = torch.ones(4), staging.buffer()
         staging.take(buffer, memory, [0]).synchronize()
         memory.fill_(9.0)
         self.assertEqual(buffer.views[0].tolist(), [1.0] * 4)
-        self.assertEqual(device.asked, ["computed", "copy after", "copy", "copied", "compute after"])
+        self.assertEqual(device.asked, ["computed", "return after", "copy", "returned", "compute after"])
+
+    def test_parts_that_came_back_early_are_not_copied_again(self) -> None:
+        from paceline.torch.staging import Staging
+
+        device = FakeDevice(patience=5)
+        staging = Staging(device, [(1, 4), (5, 4)], [torch.zeros(4)] * 2)
+        memory, buffer = torch.arange(9.0), staging.buffer()
+        staging.take_early(buffer, memory, [(6, 3), (3, 3)])
+        device.work(1)
+        memory[3:] = -1.0
+        staging.take(buffer, memory, [0, 1]).synchronize()
+        self.assertEqual(buffer.numbers.tolist(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+        self.assertEqual(device.asked.count("copy"), 2)
+        staging.take(buffer, memory, [1])
+        self.assertEqual(buffer.views[1].tolist(), [-1.0] * 4, "the next step's are taken anew")
 
 
 class StagedExchangeTest(TorchTest):

@@ -190,6 +190,10 @@ class GradientExchange(Exchange):
         self._torn = False
         self._versions: List[Optional[int]] = []
         self._last: List[int] = []
+        # Whether what comes back may be taken part by part: it is known by now that all of it will be.
+        self._takes_parts = False
+        if memory.staging is not None and link.takes == "gradients":
+            link.on_arrived = self._take_parts
 
     def tensor_hook(self, number: int) -> Callable[[Tensor], None]:
         fired, queued, pending = self._fired, self._queued, self._pending
@@ -276,6 +280,8 @@ class GradientExchange(Exchange):
         if self._first:
             self._check_gradients()
             self._first = False
+        # A tensor without a gradient here may keep what it has.
+        self._takes_parts = self.link.on_arrived is not None and all(self._fired)
         self._last = self._stage_rest()
 
     def backward_ends(self, synchronised: bool) -> None:
@@ -294,6 +300,11 @@ class GradientExchange(Exchange):
             self._take()
             self.link.taken()
         self._restart()
+
+    def _take_parts(self) -> None:
+        if self._takes_parts:
+            self.memory.take_early(self.link.arrived)
+        self.link.arrived.clear()
 
     def _stage_rest(self) -> List[int]:
         """Stages what was not announced during backward, and which tensors have a gradient at all."""
@@ -315,6 +326,8 @@ class GradientExchange(Exchange):
         self.memory.put_gradients(rest, self.link.scale)
         while arrived := self.memory.next_arrived():
             self._tell(arrived)
+            if self._takes_parts:
+                self.link.poll()
         last = self.memory.last_arrived(rest)
         self._note_times(last)
         return last
@@ -333,6 +346,8 @@ class GradientExchange(Exchange):
         return bool(self._views[number].any())
 
     def _restart(self) -> None:
+        self._takes_parts = False
+        self.link.arrived.clear()
         self._fired[:] = self._none
         self._queued[:] = self._none
         self._sent[:] = self._none

@@ -76,7 +76,7 @@ class SharedMemory:
         self._elsewhere = [number for number, staged in enumerate(self.staged) if not staged]
         self.staging: Optional[staging.Staging] = None
         if device is not None:
-            self.staging = staging.Staging(device, link.ranges, [p.shape for p in self.parameters])
+            self.staging = staging.Staging(device, link.ranges, [p.detach() for p in self.parameters])
             self._device_gradients: staging.DeviceBuffer = self.staging.buffer()
             self._device_parameters: staging.DeviceBuffer = self.staging.buffer()
             device.register(parameter_numbers)
@@ -87,9 +87,13 @@ class SharedMemory:
             for p, staged in zip(self.parameters, self.staged)
         ]
         # Gradients that can stay where they were exchanged: in the memory, or in the device's buffer.
+        exchanged = self.gradient_views
+        if self.staging is not None:
+            own = self._device_gradients.views
+            exchanged = [own[n] if staged else exchanged[n] for n, staged in enumerate(self.staged)]
         self.in_place = [
-            p.dtype == torch.float32 and (direct or staged) and p.stride() == view.stride()
-            for direct, staged, p, view in zip(self.direct, self.staged, self.parameters, self.gradient_views)
+            (direct or staged and p.dtype == torch.float32) and p.stride() == view.stride()
+            for direct, staged, p, view in zip(self.direct, self.staged, self.parameters, exchanged)
         ]
         self.copying_ns = 0
         """Time spent in copies since it was last set to 0."""
@@ -117,7 +121,7 @@ class SharedMemory:
             if self.staging is not None:
                 numbers, buffer = self._on_device, self._device_parameters
                 taken = self.staging.take(buffer, self._hosts[1], numbers)
-                torch._foreach_copy_(_of(self.parameters, numbers), _of(buffer.views, numbers))
+                staging.copy_all(_of(self.parameters, numbers), _of(buffer.views, numbers))
                 taken.synchronize()
         self.copying_ns += time.perf_counter_ns() - begun
 
@@ -134,7 +138,7 @@ class SharedMemory:
                     moved = self.gradient_views[number].copy_(self.parameters[number])
                     moved.sub_(self.parameter_views[number]).mul_(scale)
                 moved_there, numbers = self._device_gradients, self._on_device
-                torch._foreach_copy_(_of(moved_there.views, numbers), _of(self.parameters, numbers))
+                staging.copy_all(_of(moved_there.views, numbers), _of(self.parameters, numbers))
                 for run in self.staging.runs(numbers):
                     moved_there.numbers[run].sub_(self._device_parameters.numbers[run]).mul_(scale)
                 self.staging.send(self._hosts[0], moved_there, numbers)
@@ -204,6 +208,11 @@ class SharedMemory:
                 self.parameters[number].grad = gradient.clone()  # of an earlier step, and still the script's
         torch._foreach_zero_([self.gradient_views[number] for number in numbers])
 
+    def take_early(self, ranges: Sequence[Tuple[int, int]]) -> None:
+        """Parts of the mean gradient that are in the memory → device, while the rest is exchanged."""
+        if self.staging is not None:
+            self.staging.take_early(self._device_gradients, self._hosts[0], ranges)
+
     def take_gradients(self, numbers: Sequence[int], views: List[Tensor]) -> None:
         """Memory → gradients of ``numbers``: they become views of it, or get a copy, laid out as the parameter is.
 
@@ -229,7 +238,7 @@ class SharedMemory:
                 if parameters[number].grad is None:
                     parameters[number].grad = torch.empty_like(parameters[number])
             if copied:
-                torch._foreach_copy_([parameters[number].grad for number in copied], [of[number] for number in copied])
+                staging.copy_all([parameters[number].grad for number in copied], [of[number] for number in copied])  # type: ignore[misc]
         self.copying_ns += time.perf_counter_ns() - begun
 
 

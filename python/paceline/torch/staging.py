@@ -21,11 +21,12 @@ _KNOWN_BUCKETS = 256
 
 
 class CudaDevice:
-    """A GPU with a stream for copies. What :class:`Staging` needs of a device is in these methods."""
+    """A GPU with a stream for copies each way. What :class:`Staging` needs of a device is in these methods."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: Any = torch.cuda.Stream(device)
+        self._back: Any = torch.cuda.Stream(device)
         self._registered: List[Tensor] = []
 
     def takes(self, tensor: Tensor) -> bool:
@@ -75,6 +76,20 @@ class CudaDevice:
         """Further copies wait for an event, on the device."""
         self._stream.wait_event(event)
 
+    def returning(self) -> ContextManager[Any]:
+        """Within it, what is copied is copied on the stream of what comes back."""
+        return torch.cuda.stream(self._back)  # type: ignore[no-any-return,unused-ignore]
+
+    def returned(self) -> Any:
+        """An event of the stream of what comes back."""
+        event = torch.cuda.Event()
+        event.record(self._back)
+        return event
+
+    def return_after(self, event: Any) -> None:
+        """What comes back from here on waits for an event, on the device."""
+        self._back.wait_event(event)
+
     def compute_after(self, event: Any) -> None:
         """Further computations wait for an event, on the device."""
         torch.cuda.current_stream(self._device).wait_event(event)
@@ -95,26 +110,36 @@ def device_of(parameters: Sequence[Tensor]) -> Optional[CudaDevice]:
 class DeviceBuffer:
     """Numbers on a device in the order of the shared memory, with a view for each tensor."""
 
-    def __init__(self, device: Any, length: int, ranges: Sequence[Tuple[int, int]], shapes: Sequence[torch.Size]) -> None:
+    def __init__(self, device: Any, length: int, ranges: Sequence[Tuple[int, int]], tensors: Sequence[Tensor]) -> None:
         self.numbers: Tensor = device.buffer(length)
-        self.views = [self.numbers[first : first + n].view(shape) for (first, n), shape in zip(ranges, shapes)]
+        self.views = [self._view(first, tensor) for (first, _), tensor in zip(ranges, tensors)]
+
+    def _view(self, first: int, tensor: Tensor) -> Tensor:
+        """The numbers of a tensor in the memory's order: row by row."""
+        numbers = self.numbers[first : first + tensor.numel()]
+        # A dimension of length 1 may have any stride: the tensor's own keeps operations on both together fast.
+        if tensor.is_contiguous() and tensor.numel():
+            return numbers.as_strided(tensor.shape, tensor.stride())
+        return numbers.view(tensor.shape)
 
 
 class Staging:
     """Copies under way, in their order."""
 
-    def __init__(self, device: Any, ranges: Sequence[Tuple[int, int]], shapes: Sequence[torch.Size]) -> None:
+    def __init__(self, device: Any, ranges: Sequence[Tuple[int, int]], tensors: Sequence[Tensor]) -> None:
         self.device = device
         self._ranges = list(ranges)
-        self._shapes = list(shapes)
+        self._tensors = list(tensors)
         self._length = max((first + length for first, length in ranges), default=0)
         # What was computed, what was copied, and the tensors: of each bucket under way.
         self._under_way: Deque[Tuple[Any, Any, List[int]]] = deque()
+        # First element and length of what came back of this step already.
+        self._early: List[Tuple[int, int]] = []
         self._runs: Dict[Tuple[int, ...], List[slice]] = {}
 
     def buffer(self) -> DeviceBuffer:
         """A further buffer of the device."""
-        return DeviceBuffer(self.device, self._length, self._ranges, self._shapes)
+        return DeviceBuffer(self.device, self._length, self._ranges, self._tensors)
 
     def runs(self, numbers: Sequence[int]) -> List[slice]:
         """The stretches without gaps that tensors lie in."""
@@ -139,8 +164,7 @@ class Staging:
             if tensor.data_ptr() != place.data_ptr():  # a gradient that stayed where it was exchanged is there already
                 places.append(place)
                 others.append(tensor)
-        if places:
-            torch._foreach_copy_(places, others)
+        copy_all(places, others)
         runs = self.runs(numbers)
         if scale != 1.0:
             for run in runs:
@@ -190,14 +214,36 @@ class Staging:
     def take(self, buffer: DeviceBuffer, host: Tensor, numbers: Sequence[int]) -> Any:
         """Shared memory → buffer; what is computed from here on waits for it. An event: the memory may change."""
         device = self.device
-        # Whatever still reads or writes the buffer was asked for before.
-        device.copy_after(device.computed())
-        with device.copying():
-            for run in self.runs(numbers):
-                device.copy(buffer.numbers[run], host[run])
-        event = device.copied()
+        early, self._early = self._early, []
+        runs = without(self.runs(numbers), early) if early else self.runs(numbers)
+        if runs:
+            # Whatever still reads or writes the buffer was asked for before.
+            device.return_after(device.computed())
+            with device.returning():
+                for run in runs:
+                    device.copy(buffer.numbers[run], host[run])
+        event = device.returned()
         device.compute_after(event)
         return event
+
+    def take_early(self, buffer: DeviceBuffer, host: Tensor, ranges: Sequence[Tuple[int, int]]) -> None:
+        """Shared memory → buffer, of parts that have left it, before all of it is there; :meth:`take` takes the rest."""
+        device = self.device
+        with device.returning():
+            for first, end in runs_of(ranges):
+                end = min(end, self._length)
+                if first < end:
+                    device.copy(buffer.numbers[first:end], host[first:end])
+        self._early += ranges
+
+
+def copy_all(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
+    """Copies tensors. One pair that is laid out in two ways would make an operation of each."""
+    alike = [a.stride() == b.stride() for a, b in zip(to, of)]
+    for wanted in (True, False):
+        pairs = [(a, b) for a, b, same in zip(to, of, alike) if same == wanted]
+        if pairs:
+            torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def runs_of(ranges: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
@@ -209,3 +255,20 @@ def runs_of(ranges: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
         else:
             runs.append((first, first + length))
     return runs
+
+
+def without(runs: Sequence[slice], ranges: Sequence[Tuple[int, int]]) -> List[slice]:
+    """What is left of stretches when ranges (first element, length) are taken away."""
+    left: List[slice] = []
+    taken = runs_of(ranges)
+    for run in runs:
+        first = run.start
+        for begin, end in taken:
+            if end <= first or begin >= run.stop:
+                continue
+            if first < begin:
+                left.append(slice(first, begin))
+            first = end
+        if first < run.stop:
+            left.append(slice(first, run.stop))
+    return left
