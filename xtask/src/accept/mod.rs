@@ -49,7 +49,7 @@ use std::path::Path;
 
 use chaos::{ATTACK, CHAOS};
 use need::Need::{
-    self, Before, Cargo, Cores, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script,
+    self, Before, Cargo, Cores, Cuda, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script,
     Tables,
 };
 use options::Options;
@@ -225,6 +225,20 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, File(torch::LOOP), Python("torch, numpy")],
         flags: &[],
         run: torch::numbers::measure,
+    },
+    Measurement {
+        name: "torch-gpu",
+        about: "scripts on one GPU: beside DDP over gloo and NCCL, the same parameters, more workers predicted: torch-gpu [--rounds N]",
+        needs: &[
+            Paceline,
+            Cores(2),
+            File(torch::gpu::LOOP),
+            File("bench/peers/torch_resnet50.py"),
+            Python("torch, numpy"),
+            Cuda,
+        ],
+        flags: &["--rounds"],
+        run: torch::gpu::measure,
     },
     Measurement {
         name: "torch-learning",
