@@ -150,7 +150,8 @@ for step in range(first, args.steps):
             own[n] = moved[n]
     settled = run.done(samples=4, loss=float(step), forward_ns=1000)
     if args.arrivals and run.takes == "gradients" and not settled.over:
-        # All of it was told of before the step was settled, and none of it has changed since.
+        # All of it was told of, the last of it perhaps in the same breath as the end, and none of it has changed since.
+        take_arrived()
         assert len(came) == sum(SIZES) + (0 if run.used is None else len(SIZES)), len(came)
         assert all(run.gradients[n] == value for n, value in came.items())
     elif not args.arrivals:
