@@ -95,6 +95,7 @@ def copies():
     torch.cuda.synchronize()
     facts["gather_host_s"] = host_seconds(lambda: torch._foreach_copy_(views, own), 20)
     half = [d.to(torch.bfloat16) for d in own]
+    torch.cuda.cudart().cudaHostUnregister(registered.data_ptr())
     facts["gather_bfloat16_s"] = seconds(lambda: torch._foreach_copy_(views, half))
     say("copies", **facts)
 

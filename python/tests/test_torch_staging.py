@@ -119,6 +119,30 @@ class StagedExchangeTest(TorchTest):
         )
         self.both(text, lambda: Plan(workers=2, steps=12, bucket=16), 1)
 
+    def test_tensors_in_another_order_of_memory_are_exchanged_row_by_row(self) -> None:
+        text = (
+            "BATCH = 4\ndata = TensorDataset(torch.randn(96, 3, 4, 4), torch.randn(96, 2))\n"
+            "model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 4, 1), nn.Flatten(), nn.Linear(16, 2))\n"
+            "model = model.to(memory_format=torch.channels_last)\n"
+            "assert not model[0].weight.is_contiguous() and model[2].weight.is_contiguous()\n"
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n" + LOOP
+        )
+        for exchange in ({"bucket": 64}, {"gives": "updates", "takes": "parameters"}):
+            self.both(text, lambda: Plan(workers=2, steps=10, **exchange), 2)
+
+    def test_gradients_that_add_up_where_they_came_back_to_are_exchanged_once(self) -> None:
+        text = """
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            run = pace.attach(model, optimizer)
+            for step, (x, y) in zip(run.steps(8), run.shard(DataLoader(data, batch_size=4, shuffle=True))):
+                optimizer.zero_grad(set_to_none=False)
+                with run.no_sync():
+                    F.mse_loss(model(x), y).backward()
+                F.mse_loss(model(x[:2]), y[:2]).backward()
+                optimizer.step()
+        """
+        self.both(textwrap.dedent(text), lambda: Plan(workers=2, steps=8, bucket=40), 2)
+
     def test_a_tensor_that_nobody_used_keeps_no_gradient(self) -> None:
         text = (
             "BATCH = 4\nmodel.spare = nn.Linear(2, 2)\nmodel.forward = lambda x: model[2](model[1](model[0](x)))\n"

@@ -368,6 +368,11 @@ fn check_script(plan: &Plan) -> Result<(), PlanError> {
         );
         return Err(PlanError::new("--strategy", &plan.strategy, problem));
     }
+    if script.staged && plan.delegated() {
+        let problem =
+            format!("means nothing with --strategy {}: the script's framework averages", plan.strategy);
+        return Err(PlanError::new("--staging", "always", problem));
+    }
     if script.auto && plan.delegated() {
         let problem =
             "its framework must wrap the model before the first forward pass: the script has to call attach";

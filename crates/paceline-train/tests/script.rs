@@ -140,7 +140,14 @@ fn attached() -> Attached {
     let group = serde_json::json!({"tensors": [0, 1, 2, 3, 4], "lr": 0.125});
     let optimizer = serde_json::json!({"kind": "sgd", "groups": [group]});
     let optimizer = Some(serde_json::from_value(optimizer).unwrap());
-    Attached { protocol: PROTOCOL, package: String::new(), framework: String::new(), tensors, optimizer }
+    Attached {
+        protocol: PROTOCOL,
+        package: String::new(),
+        framework: String::new(),
+        tensors,
+        optimizer,
+        arrivals: false,
+    }
 }
 
 impl GradientSource for Numbers {

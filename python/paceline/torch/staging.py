@@ -44,6 +44,11 @@ class CudaDevice:
                 "gradients take the slow way; is there a limit of locked memory (ulimit -l)?",
                 file=sys.stderr,
             )
+            try:
+                # CUDA keeps its last error, and the next operation would be blamed for it.
+                torch.zeros(1, device=self._device)
+            except RuntimeError:
+                pass
 
     def unregister(self) -> None:
         while self._registered:

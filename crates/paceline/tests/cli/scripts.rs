@@ -76,6 +76,39 @@ fn a_script_trains_over_every_transport_and_its_figures_are_the_runs() {
 }
 
 #[test]
+fn parts_of_the_mean_gradient_are_told_of_when_they_are_there() {
+    if !has_python() {
+        return;
+    }
+    for flags in [
+        "--workers 1 --staging always --bucket 64",
+        "--workers 3 --transport shm --bucket 256",
+        "--workers 3 --transport tcp --strategy ring-allreduce --bucket 64",
+        "--workers 4 --transport shm --strategy halving-doubling",
+        "--workers 3 --transport uds --strategy ring-reduce",
+        "--workers 2 --transport shm --compression fp16",
+        "--workers 2 --strategy ps --servers 1",
+    ] {
+        // The script itself looks whether what it was told of changes afterwards.
+        let own = trained(flags, "--steps 12 --arrivals");
+        let plain = trained(flags, "--steps 12");
+        assert_eq!((&own["params_sha256"], &own["steps"]), (&plain["params_sha256"], &12.into()), "{flags}");
+    }
+}
+
+#[test]
+fn a_worker_alone_hands_its_gradients_over_where_it_is_told_to() {
+    if !has_python() {
+        return;
+    }
+    let [alone, staged] =
+        ["", "--staging always"].map(|flags| trained(&format!("--workers 1 {flags}"), "--steps 12"));
+    // The script computes with what comes back, which is its own gradient.
+    assert_eq!((&staged["final_loss"], &staged["steps"]), (&alone["final_loss"], &12.into()));
+    assert_eq!(staged["strategy"], "single");
+}
+
+#[test]
 fn one_worker_alone_and_other_ways_of_averaging_take_a_script_as_it_is() {
     if !has_python() {
         return;
@@ -298,6 +331,7 @@ fn what_a_script_decides_is_refused_as_a_flag_and_errors_say_what_to_do() {
         ("--shares 4 --workers 2", &["--shares 4"]),
         ("--apply server", &["--apply server", "needs servers"]),
         ("--python no-such-python", &["no-such-python cannot be started", "--python PROGRAM"]),
+        ("--workers 2 --strategy ddp-gloo --staging always", &["--staging always", "ddp-gloo"]),
         ("--workers 2 --strategy ddp-gloo --compression fp16", &["--compression fp16", "ddp-gloo"]),
         ("--workers 2 --strategy ps --servers 1 --sync switch", &["--sync switch", "--steps"]),
         ("--workers 2 --strategy ps --servers 1 --apply server", &["optimiser", "leave --apply out"]),

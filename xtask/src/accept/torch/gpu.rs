@@ -45,7 +45,7 @@ const ONE: &str = "resnet50:128";
 const BESIDE_NCCL: f64 = 1.05;
 const BESIDE_PLAIN: f64 = 1.10;
 /// What is trained for its parameters, and how far they may be from DDP's, in thousandths.
-const SAME: [&str; 2] = ["resnet50:16 --channels-last", "lenet:512"];
+const SAME: [&str; 2] = ["resnet50:16", "lenet:512"];
 const CLOSE: f64 = 1.0;
 /// What more workers compute, and how far a prediction may be off, in percent.
 const SHARED: &str = "resnet50:64";

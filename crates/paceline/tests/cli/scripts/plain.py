@@ -23,6 +23,7 @@ parser.add_argument("--at", type=int, default=3, help="the step at which it does
 parser.add_argument("--who", type=int, default=1, help="the rank that does")
 parser.add_argument("--environment", help="a variable whose value is printed")
 parser.add_argument("--report-every", type=int, default=0)
+parser.add_argument("--arrivals", action="store_true", help="take parts of the mean gradient as they come")
 args = parser.parse_args()
 
 
@@ -57,7 +58,7 @@ if args.misbehave == "fork":
         note(os.getpid())
         time.sleep(1000)
         os._exit(0)
-run = attach.attach([(f"t{n}", [size]) for n, size in enumerate(SIZES)], framework="plain Python")
+run = attach.attach([(f"t{n}", [size]) for n, size in enumerate(SIZES)], framework="plain Python", arrivals=args.arrivals)
 if args.misbehave == "fork-late":
     child = os.fork()
     if child == 0:
@@ -117,6 +118,16 @@ if run.kept:
     first = kept["step"]
     assert first == run.step, (first, run.step)
     assert kept["own"] == [list(tensor) for tensor in own]
+came = {}  # element by element, what the mean gradient was when it was said to be there
+
+
+def take_arrived():
+    for begin, length in run.arrived:
+        came.update((n, run.gradients[n]) for n in range(begin, begin + length))
+    run.arrived.clear()
+
+
+run.on_arrived = take_arrived
 for step in range(first, args.steps):
     time.sleep(args.sleep)
     if step == args.at:
@@ -138,6 +149,14 @@ for step in range(first, args.steps):
         elif run.gives == "nothing":
             own[n] = moved[n]
     settled = run.done(samples=4, loss=float(step), forward_ns=1000)
+    if args.arrivals and run.takes == "gradients" and not settled.over:
+        # All of it was told of, the last of it perhaps in the same breath as the end, and none of it has changed since.
+        take_arrived()
+        assert len(came) == sum(SIZES) + (0 if run.used is None else len(SIZES)), len(came)
+        assert all(run.gradients[n] == value for n, value in came.items())
+    elif not args.arrivals:
+        assert not came, "nobody asked for it"
+    came.clear()
     if settled.over:
         break
     for n in range(len(SIZES)):
