@@ -4,7 +4,7 @@ use paceline_plan::Plan;
 use paceline_statistics::{mean, median};
 
 use super::sentence::{Part, Sentence, count, counted, name, percent, seconds};
-use super::verdict::{Case, Cause, Verdict, WORTH};
+use super::verdict::{Case, Cause, Verdict};
 use super::{Change, RecordedRun, RecordedStep, WhatIf};
 
 /// How much longer than the mean a stage takes before it is named.
@@ -89,11 +89,10 @@ impl Case<'_> {
     fn stage_changes(&self, plan: &Plan, uneven: f64) -> Vec<Change> {
         let cuts = self.recorded.better_cuts.join(",");
         let words = Sentence::new("more even stages: {}", [name(&format!("--cuts {cuts}"))]);
-        let cuts = (!cuts.is_empty()).then(|| Change::new(WhatIf::Cuts, uneven.max(WORTH), words));
+        let cuts = (!cuts.is_empty()).then(|| Change::new(WhatIf::Cuts, uneven, words));
         let filled =
             WhatIf::MicroBatches.changed(plan, None).map_or(0.0, |new| bubble_of(plan) - bubble_of(&new));
-        // What another pipeline brings, only a simulation can say.
-        let others = self.changes([(WhatIf::MicroBatches, filled), (WhatIf::Pipeline, WORTH)]);
+        let others = self.changes([(WhatIf::MicroBatches, filled)]);
         cuts.into_iter().chain(others).collect()
     }
 
@@ -205,11 +204,11 @@ mod tests {
 
     #[test]
     fn changes_of_stages_are_named_whatever_holds_the_run_up() {
-        let uneven = RecordedRun { better_cuts: vec!["layer3.1".into()], ..run([1.0, 1.05], 30) };
+        let uneven = RecordedRun { better_cuts: vec!["layer3.1".into()], ..run([1.0, 1.1], 16) };
         let said = Explanation::new(&uneven).unwrap().verdict;
         assert_eq!(said.cause, Cause::Compute, "{said:?}");
         let named: Vec<WhatIf> = said.changes.iter().map(|change| change.if_).collect();
-        assert!(named.contains(&WhatIf::Cuts) && named.contains(&WhatIf::Pipeline), "{named:?}");
+        assert!(named.contains(&WhatIf::Cuts) && named.contains(&WhatIf::MicroBatches), "{named:?}");
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub(super) fn explained(
     let mut said = Explanation::new(&RecordedRun { better_cuts: better_cuts.clone(), ..recorded.clone() })?;
     if let Some(fitted) = model.fitted(said.mean_step_s()) {
         said.predict(&|what_if| fitted.ratio(what_if, &better_cuts));
+        // What another order of passes brings, the record does not tell.
+        if let Some(ratio) = fitted.ratio(WhatIf::Pipeline, &better_cuts) {
+            said.add_simulated(WhatIf::Pipeline, ratio);
+        }
     }
     Ok(said)
 }
