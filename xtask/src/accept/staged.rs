@@ -25,7 +25,7 @@ pub fn predicted(setup: &Setup) -> Outcome<Report> {
         let document = predictions(setup, &name, &calibration)?;
         keep(setup, &name, &document)?;
         let steps = compared(&document, "step_s")?;
-        let own = errors_of(&steps)?;
+        let own = errors_of(&document)?;
         println!(
             "     {name}: {} points, off by {:.1}% on average; run to run {:.1}%",
             own.len(),
@@ -40,9 +40,11 @@ pub fn predicted(setup: &Setup) -> Outcome<Report> {
     Ok(report)
 }
 
-/// By how much each point's prediction is off, as a part of the median that was measured.
-fn errors_of(comparison: &Value) -> Outcome<Vec<f64>> {
-    let points = comparison["points"].as_array().into_iter().flatten();
+/// By how much each point's predicted step time is off, as a part of the median that was measured.
+fn errors_of(document: &Value) -> Outcome<Vec<f64>> {
+    let mut compared = document["compared"].as_array().into_iter().flatten();
+    let steps = compared.rfind(|compared| compared["metric"] == "step_s");
+    let points = steps.and_then(|steps| steps["points"].as_array()).into_iter().flatten();
     let error = |point: &Value| {
         let measured: Vec<f64> =
             point["measured"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
@@ -185,13 +187,14 @@ mod tests {
 
     #[test]
     fn errors_are_parts_of_the_median_that_was_measured() {
-        let points = json!({"points": [
+        let document = |points: Value| json!({"compared": [{"metric": "step_s", "points": points}]});
+        let errors = errors_of(&document(json!([
             {"predicted": 1.1, "measured": [1.0, 0.9, 5.0]},
             {"predicted": 1.0, "measured": [2.0]},
-        ]});
-        let errors = errors_of(&points).unwrap();
+        ])));
+        let errors = errors.unwrap();
         assert!((errors[0] - 0.1).abs() < 1e-9 && (errors[1] - 0.5).abs() < 1e-9, "{errors:?}");
-        assert!(errors_of(&json!({"points": [{"predicted": 1.0, "measured": []}]})).is_err());
+        assert!(errors_of(&document(json!([{"predicted": 1.0, "measured": []}]))).is_err());
     }
 
     #[test]
