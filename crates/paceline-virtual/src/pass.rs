@@ -219,6 +219,11 @@ impl Calibration {
         self.pass.iter().find(|pass| pass.key == *key).is_some_and(|pass| most(pass) < workers)
     }
 
+    /// Whether a pass was measured, though only after updates: none of a step's later micro-batches.
+    pub fn lacks_later_ones(&self, key: &PassKey) -> bool {
+        self.pass.iter().find(|pass| pass.key == *key).is_some_and(|pass| pass.again_s.is_none())
+    }
+
     /// The same machine, on which several workers are in each other's way as a pass with `threads` threads was measured
     /// to be. Beyond what was measured of it, they are so in the proportion of other computations.
     pub(crate) fn with_sharing(&self, own: &[CoreSharing], threads: usize) -> Self {
