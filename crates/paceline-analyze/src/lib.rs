@@ -59,8 +59,8 @@ pub use compared::{ComparedFigure, ComparedItem, ComparedRuns, ComparedSetting, 
 pub use distributions::{f_tail, holm, t_quantile, t_two_sided};
 pub use explain::{
     Cause, ExactFigures, ExplainError, Explanation, GainSource, GradientReady, Message, RankTimes,
-    RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait, RunComparison,
-    Sentence, SlowGroup, WhatIf,
+    RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStage, RecordedStep, RecordedWait,
+    RunComparison, Sentence, SlowGroup, WhatIf,
 };
 pub use findings::{Finding, FindingKind};
 pub use influence::InfluenceModel;

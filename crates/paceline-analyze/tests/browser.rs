@@ -7,7 +7,8 @@ use std::process::Command;
 use paceline_analyze::charts::{self, ChartInput};
 use paceline_analyze::report::{Method, Report};
 use paceline_analyze::table::{Goal, RawRun, Response, StudyTable};
-use paceline_analyze::{Analysis, AnalysisRequest};
+use paceline_analyze::{Analysis, AnalysisRequest, RecordedStage};
+use paceline_plan::Plan;
 use paceline_random::{Purpose, Stream};
 use paceline_testing::{Need, install, skip};
 
@@ -196,6 +197,39 @@ fn report(table: &StudyTable) -> PathBuf {
     folder
 }
 
+/// The report of a run in so many stages, some of them much longer than others.
+fn staged(count: usize) -> PathBuf {
+    let plan = Plan { workers: count, stages: count, micro_batches: 4 * count, ..Plan::example() };
+    let stage = |i: usize| RecordedStage {
+        forward_s: 1e-3 * (i + 1) as f64,
+        backward_s: 2e-3 * (i + 1) as f64,
+        compute_s: 3e-3 * (i + 1) as f64,
+        wait_up_s: 1e-5 * i as f64,
+        wait_down_s: 3e-3 * (count - i) as f64,
+        averaging_s: 1e-4,
+        idle: 1.0 - i as f64 / count as f64,
+        live_slots: (count - i) as u64,
+    };
+    let stages: Vec<RecordedStage> = (0..count).map(stage).collect();
+    let mut table = one_run();
+    table.name = format!("{count} stages");
+    let folder = Path::new(KEPT).join(format!("stages-{count}"));
+    let _ = fs::remove_dir_all(&folder);
+    let report = Report {
+        title: table.name.clone(),
+        about: String::new(),
+        notes: Vec::new(),
+        figures: charts::run::of_stages(&plan, &stages).into_iter().collect(),
+        method: Method::default().or_of_table(&table),
+        sheets: Vec::new(),
+        findings: Vec::new(),
+        explanations: Vec::new(),
+        version: "0",
+    };
+    report.write(&folder).unwrap();
+    folder
+}
+
 /// Whether all texts of the reports stand apart, and what the browser says.
 fn measured(folders: &[PathBuf]) -> Option<(bool, String)> {
     let Some(browser) = std::env::var_os(install::BROWSER) else {
@@ -213,7 +247,7 @@ fn measured(folders: &[PathBuf]) -> Option<(bool, String)> {
 #[test]
 fn no_text_of_any_chart_of_any_kind_of_study_meets_another_or_is_cut_off() {
     let tables = [factorial(), long_names(), workloads(), one_run(), censored(), hundreds()];
-    let folders: Vec<PathBuf> = tables.iter().map(report).collect();
+    let folders: Vec<PathBuf> = tables.iter().map(report).chain([2, 4, 8].map(staged)).collect();
     let Some((apart, text)) = measured(&folders) else { return };
     assert!(apart, "{text}");
 }

@@ -197,6 +197,9 @@ pub struct RankAccount {
     pub cpu_s: f64,
     /// Peak memory.
     pub rss_peak_bytes: u64,
+    /// What its buffers took, counted at the end (stages).
+    #[serde(default)]
+    pub buffer_bytes: Option<u64>,
     /// The machine.
     pub host: String,
     /// Versions between reading and writing, of every update (servers).

@@ -289,6 +289,7 @@ impl<'a> Gather<'a> {
             received_bytes: d.received_bytes,
             cpu_s: d.cpu_s,
             rss_peak_bytes: d.rss_peak_bytes,
+            buffer_bytes: d.buffer_bytes,
         }
     }
 }

@@ -279,6 +279,7 @@ impl<'a> RankContext<'a> {
             params_sha256: model::params_sha256(&summary.params),
             accuracy: summary.accuracy,
             phases: summary.phases,
+            buffer_bytes: summary.memory.map(|memory| memory.buffers() as u64),
             staging_s: beside.staging.as_secs_f64(),
             ready_us: beside.ready_us,
             cpu_s: own.cpu_s + beside.cpu_s,

@@ -21,10 +21,15 @@ pub struct StageMemory {
 }
 
 impl StageMemory {
+    /// What the rank's own buffers take: all but messages.
+    pub fn buffers(&self) -> usize {
+        let Self { parameters, optimiser, passes, crossings, held: _ } = self;
+        parameters + optimiser + passes + crossings
+    }
+
     /// All of it.
     pub fn bytes(&self) -> usize {
-        let Self { parameters, optimiser, passes, crossings, held } = self;
-        parameters + optimiser + passes + crossings + held
+        self.buffers() + self.held
     }
 }
 

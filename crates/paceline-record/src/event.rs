@@ -383,4 +383,7 @@ pub struct RankTotals {
     pub cpu_s: f64,
     /// Peak resident memory.
     pub rss_peak_bytes: u64,
+    /// Of a rank with a stage: what its buffers took, counted at the end. (`train --dry-run` says it beforehand.)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_bytes: Option<u64>,
 }

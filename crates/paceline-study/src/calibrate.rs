@@ -43,10 +43,12 @@ struct StudyPass {
 }
 
 impl StudyPass {
-    /// Whether a calibration lacks it, or has it for fewer workers.
+    /// Whether a calibration lacks it, has it for fewer workers, or not as a later micro-batch.
     fn missing(&self, calibration: &Calibration) -> bool {
         let most = self.workers.last().copied().unwrap_or(1);
-        calibration.coverage(&self.key) != PassCoverage::Measured || calibration.shares_less(&self.key, most)
+        calibration.coverage(&self.key) != PassCoverage::Measured
+            || calibration.shares_less(&self.key, most)
+            || (self.plan.micro_batches > 1 && calibration.lacks_later_ones(&self.key))
     }
 
     /// Seconds that measuring it takes, roughly.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, DatasetSettings, Reader, Sample, SampleVariation};
 use paceline_nn::{Compute, Graph, GraphPart, Network, Outcome, Pass, Shape, Targets, description};
-use paceline_plan::Plan;
+use paceline_pipeline::StageMemory;
+use paceline_plan::{Plan, PlanError};
 use paceline_random::{Purpose, Stream};
 use paceline_resolve::{TypedPlan, unknown};
 use sha2::{Digest, Sha256};
@@ -13,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::clock::{Clock, Phase};
 use crate::error::TrainError;
 use crate::source::Announce;
+use crate::update::remembered_by_workers;
 use crate::weights;
 
 /// Fewest samples of an evaluation's batch: small training batches should not make it slow.
@@ -43,6 +45,12 @@ pub fn evaluation_samples(plan: &Plan, test: usize) -> Vec<u32> {
 /// All samples of a test split of `test`, in its own order.
 pub fn all_samples(test: usize) -> Vec<u32> {
     (0..test as u32).collect()
+}
+
+/// What a rank of each stage of a plan's network will need; none where it is not cut.
+pub fn stage_memory(plan: &TypedPlan<'_>, graph: &Graph) -> Result<Option<Vec<StageMemory>>, PlanError> {
+    let stages = plan.stage_plan(graph)?;
+    Ok(stages.map(|stages| stages.memory(graph, remembered_by_workers(plan))))
 }
 
 /// The network of a plan, as data, if it answers what the dataset asks.

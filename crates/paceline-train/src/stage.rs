@@ -104,6 +104,142 @@ impl StageNetwork {
     }
 }
 
+/// What a stage's passes need of whoever has them made.
+pub trait PassSink<'g> {
+    /// What goes to other stages and comes from them.
+    fn crossings(&mut self) -> &mut Crossings;
+
+    /// The samples of a micro-batch are in the network.
+    fn loaded(&mut self) {}
+
+    /// A layer is done, and the next one not yet begun.
+    fn between_layers(&mut self) {}
+
+    /// Takes a part of the gradient buffer that is final, as [`Announce`] does.
+    fn finished(&mut self, offset: usize, slice: &'g mut [f32]);
+}
+
+/// A stage's passes: from what it receives, or from samples, to what it hands over, and back.
+pub struct StagePasses {
+    network: StageNetwork,
+    part: GraphPart,
+    /// Whether it is the last stage, which knows the loss.
+    last: bool,
+    reader: Reader,
+    classes: Vec<u16>,
+}
+
+impl StagePasses {
+    /// Those of a stage of a plan's network, on samples whose answers have so many positions.
+    pub fn new(
+        graph: &Arc<Graph>,
+        stages: &StagePlan,
+        stage: usize,
+        positions: usize,
+        compute: Arc<Compute>,
+    ) -> Self {
+        let (part, slots) = (stages.parts[stage].clone(), stages.program.slots(stage));
+        let last = part.nodes.end == graph.nodes().len();
+        let classes = Vec::with_capacity(stages.capacity * positions);
+        let network = StageNetwork::new(Arc::clone(graph), part.clone(), stages.capacity, slots, compute);
+        Self { network, part, last, reader: Reader::default(), classes }
+    }
+
+    /// Passes a micro-batch forward.
+    pub fn forward(
+        &mut self,
+        dataset: &Dataset,
+        pass: &Pass<'_>,
+        params: &[f32],
+        state: &mut [f32],
+        sink: &mut dyn PassSink<'_>,
+    ) -> Result<(), TrainError> {
+        let Self { network, part, reader, classes, .. } = self;
+        if part.nodes.start == 0 {
+            classes.clear();
+            let inner = network.network();
+            let take = &mut |place: usize, sample: Sample<'_>| {
+                model::load(inner, pass.slot, classes, dataset, place, sample);
+            };
+            reader.read(&dataset.train, variation(pass), pass.ids, take)?;
+            sink.loaded();
+        } else {
+            network.take_values(pass, sink.crossings());
+        }
+        network.forward(pass, params, state, &mut || sink.between_layers());
+        network.leave_values(pass, sink.crossings());
+        Ok(())
+    }
+
+    /// Passes a micro-batch, whose loss is scaled, backward: what came of it, where this is the last stage, and the
+    /// gradients, unless it was its batch's last one. A loss that is no number is told, and nothing else is done.
+    pub fn backward<'g>(
+        &mut self,
+        dataset: &Dataset,
+        pass: &Pass<'_>,
+        scale: f64,
+        params: &[f32],
+        grads: &'g mut [f32],
+        sink: &mut dyn PassSink<'g>,
+    ) -> (Outcome, Option<&'g mut [f32]>) {
+        let outcome = self.loss(dataset, pass, scale);
+        if !outcome.loss.is_finite() {
+            return (outcome, None);
+        }
+        let network = &mut self.network;
+        network.take_slopes(pass, sink.crossings());
+        let rest = if pass.after == 0 {
+            network.last_backward(pass, params, grads, &mut |offset, slice| sink.finished(offset, slice));
+            None
+        } else {
+            network.backward(pass, params, grads, &mut || sink.between_layers());
+            Some(grads)
+        };
+        network.leave_slopes(pass, sink.crossings());
+        (outcome, rest)
+    }
+
+    /// The loss of a micro-batch, where this is the last stage; nothing elsewhere.
+    fn loss(&mut self, dataset: &Dataset, pass: &Pass<'_>, scale: f64) -> Outcome {
+        let Self { network, classes, .. } = self;
+        if !self.last {
+            return Outcome::default();
+        }
+        classes.clear();
+        Reader::answers(&dataset.train, variation(pass), pass.ids, classes);
+        network.network().loss(pass.slot, Targets::Classes(classes), scale)
+    }
+}
+
+/// How samples of a training pass look.
+fn variation(pass: &Pass<'_>) -> SampleVariation {
+    SampleVariation::Training { seed: pass.seed, step: pass.step }
+}
+
+/// A rank's engine as passes see it, with the clock.
+struct TimedSink<'a, 's> {
+    sink: &'a mut (dyn GradientSink<'s> + 'a),
+    clock: &'a mut Clock,
+}
+
+impl<'s> PassSink<'s> for TimedSink<'_, 's> {
+    fn crossings(&mut self) -> &mut Crossings {
+        self.sink.crossings()
+    }
+
+    fn loaded(&mut self) {
+        self.clock.lap(Phase::Data);
+    }
+
+    fn between_layers(&mut self) {
+        self.sink.between_layers();
+    }
+
+    fn finished(&mut self, offset: usize, slice: &'s mut [f32]) {
+        self.sink.finished(offset, slice);
+    }
+}
+
 /// A stage of a network of this process as the source of a rank's gradients.
 pub struct StageSource<'a> {
     plan: &'a TypedPlan<'a>,
@@ -111,12 +247,9 @@ pub struct StageSource<'a> {
     dataset: &'a Dataset,
     replica: usize,
     graph: Arc<Graph>,
-    part: GraphPart,
     layout: Layout,
     order: Order,
-    stage: StageNetwork,
-    reader: Reader,
-    classes: Vec<u16>,
+    passes: StagePasses,
     state: Vec<f32>,
     slot_bytes: usize,
 }
@@ -133,65 +266,20 @@ impl<'a> StageSource<'a> {
         rank: Rank,
     ) -> Self {
         let at = setup.stage_of(rank);
-        let (part, slots) = (stages.parts[at].clone(), stages.program.slots(at));
-        let network = StageNetwork::new(Arc::clone(&graph), part.clone(), stages.capacity, slots, compute);
+        let part = &stages.parts[at];
         Self {
             plan,
             setup,
             dataset,
             replica: rank / setup.stage_count(),
-            layout: Layout::of_part(&graph, &part),
+            layout: Layout::of_part(&graph, part),
             order: sample_order(plan, dataset),
-            stage: network,
-            reader: Reader::default(),
-            classes: Vec::with_capacity(stages.capacity * dataset.positions),
+            passes: StagePasses::new(&graph, stages, at, dataset.positions, compute),
             state: vec![0.0; part.state.len()],
             slot_bytes: size_of::<f32>() * stages.capacity * part.pass_memory(&graph).slot,
             graph,
-            part,
         }
     }
-
-    /// Passes a micro-batch forward.
-    fn forward(
-        &mut self,
-        pass: &Pass<'_>,
-        params: &[f32],
-        sink: &mut dyn GradientSink<'_>,
-        clock: &mut Clock,
-    ) -> Result<(), TrainError> {
-        let Self { dataset, stage, reader, classes, state, part, .. } = self;
-        if part.nodes.start == 0 {
-            let (look, network) = (variation(pass), stage.network());
-            classes.clear();
-            let take = &mut |place: usize, sample: Sample<'_>| {
-                model::load(network, pass.slot, classes, dataset, place, sample);
-            };
-            reader.read(&dataset.train, look, pass.ids, take)?;
-            clock.lap(Phase::Data);
-        } else {
-            stage.take_values(pass, sink.crossings());
-        }
-        stage.forward(pass, params, state, &mut || sink.between_layers());
-        stage.leave_values(pass, sink.crossings());
-        Ok(())
-    }
-
-    /// The loss of a micro-batch, where this is the last stage; nothing elsewhere.
-    fn loss(&mut self, pass: &Pass<'_>, scale: f64) -> Outcome {
-        let Self { dataset, stage, classes, part, graph, .. } = self;
-        if part.nodes.end < graph.nodes().len() {
-            return Outcome::default();
-        }
-        classes.clear();
-        Reader::answers(&dataset.train, variation(pass), pass.ids, classes);
-        stage.network().loss(pass.slot, Targets::Classes(classes), scale)
-    }
-}
-
-/// How samples of a training pass look.
-fn variation(pass: &Pass<'_>) -> SampleVariation {
-    SampleVariation::Training { seed: pass.seed, step: pass.step }
 }
 
 impl GradientSource for StageSource<'_> {
@@ -200,12 +288,12 @@ impl GradientSource for StageSource<'_> {
     }
 
     fn start(&mut self, params: &mut [f32]) -> Result<(), TrainError> {
-        weights::start_part(self.plan, &self.graph, &self.part, params, &mut self.state)?;
+        weights::start_part(self.plan, &self.graph, &self.passes.part, params, &mut self.state)?;
         Ok(())
     }
 
     fn frozen(&self) -> Result<Vec<Range<usize>>, TrainError> {
-        weights::frozen_part(self.plan, &self.graph, &self.part)
+        weights::frozen_part(self.plan, &self.graph, &self.passes.part)
     }
 
     fn gradient<'g>(
@@ -230,27 +318,20 @@ impl GradientSource for StageSource<'_> {
             let pass = Pass { slot, ..unit.pass.micro_batch(work.micro, micro_batches) };
             let phase = match work.kind {
                 WorkKind::Forward => {
-                    self.forward(&pass, params, sink, clock)?;
+                    let own = &mut TimedSink { sink: &mut *sink, clock };
+                    self.passes.forward(self.dataset, &pass, params, &mut self.state, own)?;
                     rest = Some(grads);
                     Phase::Forward
                 }
                 WorkKind::Backward => {
-                    let outcome = self.loss(&pass, scale);
+                    let own = &mut TimedSink { sink: &mut *sink, clock };
+                    let outcome;
+                    (outcome, rest) = self.passes.backward(self.dataset, &pass, scale, params, grads, own);
                     total += outcome;
                     if !total.loss.is_finite() {
                         let loss = total.loss;
                         return Err(TrainError::Diverged { step: begin.step + 1, samples, loss });
                     }
-                    self.stage.take_slopes(&pass, sink.crossings());
-                    if pass.after == 0 {
-                        self.stage.last_backward(&pass, params, grads, &mut |offset, slice| {
-                            sink.finished(offset, slice);
-                        });
-                    } else {
-                        self.stage.backward(&pass, params, grads, &mut || sink.between_layers());
-                        rest = Some(grads);
-                    }
-                    self.stage.leave_slopes(&pass, sink.crossings());
                     Phase::Backward
                 }
             };
@@ -285,11 +366,12 @@ impl GradientSource for StageSource<'_> {
     }
 
     fn pass_bytes(&self) -> usize {
-        self.stage.network.pass_bytes()
+        self.passes.network.network.pass_bytes()
     }
 
     fn place(&self) -> Option<StagePlace> {
-        let (params, state) = (self.part.params.start, self.part.state.start);
+        let part = &self.passes.part;
+        let (params, state) = (part.params.start, part.state.start);
         Some(StagePlace { stages: self.setup.stage_count(), params, state })
     }
 

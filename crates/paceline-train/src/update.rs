@@ -8,6 +8,7 @@ use paceline_attach::{Gives, ScriptOptimizer, Takes};
 use paceline_data::Order;
 use paceline_nn::optim::{Optimiser, Settings, Step};
 use paceline_nn::{Compute, Progress, Schedule};
+use paceline_plan::Plan;
 use paceline_registry::Registry;
 use paceline_resolve::TypedPlan;
 
@@ -66,6 +67,16 @@ struct Rate {
     total: u64,
 }
 
+fn settings(plan: &Plan) -> Settings {
+    let (momentum, nesterov, weight_decay) = (plan.momentum, plan.nesterov, plan.weight_decay);
+    Settings { momentum, nesterov, weight_decay, ..Settings::default() }
+}
+
+/// How many numbers per parameter the optimiser of a plan's workers remembers: none where servers update.
+pub(crate) fn remembered_by_workers(plan: &TypedPlan<'_>) -> usize {
+    if plan.servers > 0 { 0 } else { (plan.optimiser.memory)(&settings(plan)) }
+}
+
 impl Update {
     /// The optimiser of a plan, for a training split of `samples`.
     pub fn new(plan: &TypedPlan<'_>, samples: usize, compute: Arc<Compute>) -> Self {
@@ -78,15 +89,9 @@ impl Update {
             order: Order::new(plan.seed, samples, plan.global_batch(), total),
             total,
         };
-        let settings = Settings {
-            momentum: plan.momentum,
-            nesterov: plan.nesterov,
-            weight_decay: plan.weight_decay,
-            ..Settings::default()
-        };
         Self::by(Rule::Optimise(Box::new(PlanOptimiser {
             optimiser: plan.optimiser,
-            settings,
+            settings: settings(plan),
             rate,
             compute,
         })))

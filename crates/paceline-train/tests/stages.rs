@@ -146,23 +146,49 @@ fn actions_of_stages_are_the_same_as_in_virtual_time() {
             ("lenet", "ring-allreduce", 2, 2, "tcp"),
             ("lenet", "tree", 2, 3, "inproc"),
         ] {
-            let pipeline = Some(pipeline.name.into());
-            // The last of three steps has fewer samples than the others.
-            let fraction = f64::from(2 * 13 * replicas as u32 + 5) / dataset.train.len() as f64;
-            let work = TrainingLength::Epochs(fraction);
             let base = staged(model, strategy, replicas, stages, 5);
-            let plan = Plan { pipeline, work, stop_after_step: None, ..base };
-            let what = format!("{model} {strategy} {replicas} × {stages} {:?} over {over}", plan.pipeline);
-            let real = go(&plan, &dataset, over);
-            assert!(real.ends.iter().all(|end| *end == (3, None)), "{what}: {:?}", real.ends);
-            let virtually = virtual_traces(&plan, &dataset, typed(&plan).strategy);
-            assert_eq!(real.traces.len(), virtually.len(), "{what}");
-            for (rank, (real, virtually)) in real.traces.iter().zip(&virtually).enumerate() {
-                assert!(real.0.keys().eq(virtually.0.keys()), "{what}: rank {rank} acts elsewhere");
-                for (subject, did) in &real.0 {
-                    assert_eq!(did, &virtually.0[subject], "{what}: rank {rank}, {subject:?}");
-                }
+            same_actions(Plan { pipeline: Some(pipeline.name.into()), ..base }, 13, over, &dataset);
+        }
+    }
+}
+
+/// The same of every transport, and of every kind of network: values that skip stages, recurrence, attention.
+#[test]
+fn so_they_are_over_every_transport_and_for_every_network() {
+    let dataset = digits();
+    for pipeline in PIPELINES {
+        let pipeline = || Some(pipeline.name.into());
+        for transport in TRANSPORTS {
+            for (strategy, replicas) in [(SINGLE, 1), ("ring-allreduce", 2), ("ps", 2)] {
+                let base = staged("mlp", strategy, replicas, 2, 3);
+                same_actions(Plan { pipeline: pipeline(), ..base }, 13, transport.name, &dataset);
             }
+        }
+        for (model, stages) in [("resnet20", 4), ("gru", 3), ("transformer", 4)] {
+            let base = staged(model, SINGLE, 1, stages, 3);
+            same_actions(Plan { pipeline: pipeline(), batch: 4, ..base }, 4, "inproc", &dataset);
+        }
+    }
+}
+
+/// Whether real ranks over a transport do what virtual ones do, with batches of so many samples for each replica, of
+/// which the last of three has fewer.
+fn same_actions(base: Plan, batch: u32, over: &str, dataset: &Dataset) {
+    let replicas = base.replicas() as u32;
+    let fraction = f64::from(2 * batch * replicas + batch / 2 - 1) / dataset.train.len() as f64;
+    let work = TrainingLength::Epochs(fraction);
+    let plan = Plan { work, stop_after_step: None, ..base };
+    let Plan { model, strategy, stages, .. } = &plan;
+    let what = format!("{model} {strategy} {replicas} × {stages} {:?} over {over}", plan.pipeline);
+    let real = go(&plan, dataset, over);
+    assert!(real.ends.iter().all(|end| *end == (3, None)), "{what}: {:?}", real.ends);
+    let virtually = virtual_traces(&plan, dataset, typed(&plan).strategy);
+    assert_eq!(real.traces.len(), virtually.len(), "{what}");
+    for (rank, (real, virtually)) in real.traces.iter().zip(&virtually).enumerate() {
+        assert!(!real.0.is_empty(), "{what}: rank {rank} does nothing");
+        assert!(real.0.keys().eq(virtually.0.keys()), "{what}: rank {rank} acts elsewhere");
+        for (subject, did) in &real.0 {
+            assert_eq!(did, &virtually.0[subject], "{what}: rank {rank}, {subject:?}");
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::error::VirtualError;
 use crate::pass::{CLASSES, PassKey, PassTime};
 pub use script::ScriptSubject;
 use sharing::sharing;
-use subject::{Samples, Subject, summed_up};
+use subject::{Samples, Subject, median_of, summed_up};
 use transports::Transports;
 
 /// Operations of a sample beyond which a model is measured on inputs of its own size only.
@@ -88,7 +88,12 @@ pub fn pass(
     let data: Vec<f64> = laps.iter().map(|lap| lap.data).collect();
     let sharing = sharing::of_pass(&make, effort.each / 2, key.threads, workers);
     let data_s = Some(MedianEstimate::of(&data));
-    Ok(PassTime { data_s, sharing, ..summed_up(key.clone(), &graph, &laps) })
+    let again = || -> Result<MedianEstimate, VirtualError> {
+        let laps = repeat(effort, || subject.again()).into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(median_of(&laps))
+    };
+    let again_s = (plan.micro_batches > 1).then(again).transpose()?;
+    Ok(PassTime { data_s, again_s, sharing, ..summed_up(key.clone(), &graph, &laps) })
 }
 
 /// The machine's name and how many cores it has: a calibration is one machine's.

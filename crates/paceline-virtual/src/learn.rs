@@ -161,7 +161,9 @@ impl<'a, 'r> Learning<'a, 'r> {
         let ranks = scratch.into_iter().enumerate().map(own).collect::<Result<_, _>>();
         let ranks = ranks.map_err(|source| TrainError::Memory { numbers, source })?;
         let learner = |stages: &StagePlan| {
-            let stage = |rank: usize| StageLearner::new(&graph, stages, setup.stage_of(rank), &compute);
+            let stage = |rank: usize| {
+                StageLearner::new(&graph, stages, setup.stage_of(rank), dataset.positions, &compute)
+            };
             (0..setup.workers).map(stage).collect()
         };
         let stages = stages.map_or_else(Vec::new, learner);

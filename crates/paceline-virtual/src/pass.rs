@@ -88,6 +88,8 @@ struct PassRow {
     seconds: MedianEstimate,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data_s: Option<MedianEstimate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    again_s: Option<MedianEstimate>,
     quantiles: Vec<f64>,
     layer: Vec<Layer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -109,6 +111,8 @@ pub struct PassTime {
     pub seconds: MedianEstimate,
     /// Seconds until the samples were the network's input, where they were those of a study's dataset.
     pub data_s: Option<MedianEstimate>,
+    /// Seconds of a pass that follows another one without an update in between, where a study has micro-batches.
+    pub again_s: Option<MedianEstimate>,
     /// Seconds relative to the median, at equally spaced probabilities from 0 to 1.
     pub quantiles: Vec<f64>,
     /// The layers, in the order of the forward pass.
@@ -125,6 +129,7 @@ impl From<PassRow> for PassTime {
             repetitions: row.repetitions,
             seconds: row.seconds,
             data_s: row.data_s,
+            again_s: row.again_s,
             quantiles: row.quantiles,
             layer: row.layer,
             sharing: row.sharing,
@@ -135,7 +140,7 @@ impl From<PassRow> for PassTime {
 impl From<PassTime> for PassRow {
     fn from(pass: PassTime) -> Self {
         let PassKey { model, network, input, classes, batch, threads } = pass.key;
-        let PassTime { repetitions, seconds, data_s, quantiles, layer, sharing, .. } = pass;
+        let PassTime { repetitions, seconds, data_s, again_s, quantiles, layer, sharing, .. } = pass;
         Self {
             model,
             network,
@@ -146,10 +151,19 @@ impl From<PassTime> for PassRow {
             repetitions,
             seconds,
             data_s,
+            again_s,
             quantiles,
             layer,
             sharing,
         }
+    }
+}
+
+impl PassTime {
+    /// What a step's micro-batches take on average, relative to a pass after an update: the first one follows it.
+    pub(crate) fn of_micro_batches(&self, count: usize) -> f64 {
+        let again = self.again_s.map_or(1.0, |again| again.median / self.seconds.median);
+        (1.0 + (count as f64 - 1.0) * again) / count as f64
     }
 }
 
@@ -205,6 +219,11 @@ impl Calibration {
         self.pass.iter().find(|pass| pass.key == *key).is_some_and(|pass| most(pass) < workers)
     }
 
+    /// Whether a pass was measured, though only after updates: none of a step's later micro-batches.
+    pub fn lacks_later_ones(&self, key: &PassKey) -> bool {
+        self.pass.iter().find(|pass| pass.key == *key).is_some_and(|pass| pass.again_s.is_none())
+    }
+
     /// The same machine, on which several workers are in each other's way as a pass with `threads` threads was measured
     /// to be. Beyond what was measured of it, they are so in the proportion of other computations.
     pub(crate) fn with_sharing(&self, own: &[CoreSharing], threads: usize) -> Self {
@@ -252,6 +271,7 @@ mod tests {
             repetitions: 1,
             seconds: MedianEstimate::round(1.0),
             data_s: None,
+            again_s: None,
             quantiles: Vec::new(),
             layer: Vec::new(),
             sharing: Vec::new(),

@@ -82,7 +82,7 @@ fn seconds(plan: &Plan, terms: &Terms<'_>, path: &str, bytes: usize) -> Option<f
         sharing: Vec::new(),
     };
     let terms = Terms { jitter: Some(false), ..*terms };
-    let costs = price::costs_of(&typed, params, &setup, &timing, None, &terms);
+    let costs = price::costs_of(&typed, [params; 2], &setup, &timing, None, &terms);
     let ranks = (0..setup.world()).map(|rank| typed.strategy.participant(&setup, rank)).collect();
     Some(paceline_sim::run(&setup, ranks, &costs, &mut SizesOnly).end as f64 * 1e-9)
 }

@@ -108,7 +108,7 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTimi
     let (pass_s, layers, quantiles) = match nearest(&passes, micro) {
         Some(near) => {
             let layers: Vec<_> = near.layer.iter().map(|l| (l.forward_s, l.backward_s)).collect();
-            let micro_s = between(&passes, micro);
+            let micro_s = between(&passes, micro) * near.of_micro_batches(plan.micro_batches);
             let of_batch = plan.batch as f64 / (micro as f64 * passes_of_batch);
             (scale * micro_s * passes_of_batch * of_batch, layers, near.quantiles.clone())
         }
@@ -187,13 +187,14 @@ pub fn costs(
         order::share(order.batch_len(step), position, shares).len() as f64 / batch
     };
     let size = Some(StepFactor(Arc::new(size)));
-    (costs_of(placed, graph.param_count(), setup, &timing, size, terms), timing)
+    (costs_of(placed, [graph.param_count(); 2], setup, &timing, size, terms), timing)
 }
 
-/// The same, of `params` parameters, with passes that take what `timing` says.
+/// The same, of `params` parameters a rank, `sent` numbers of which or of activations lie next to each other when they are
+/// sent, with passes that take what `timing` says.
 pub(crate) fn costs_of(
     placed: &TypedPlan<'_>,
-    params: usize,
+    [params, sent]: [usize; 2],
     setup: &Setup,
     timing: &PassTiming,
     size: Option<StepFactor>,
@@ -219,8 +220,8 @@ pub(crate) fn costs_of(
     let lends = kind.lends && lent && placed.network.is_none();
     let (transport, byte) = match TransportCost::lent(kind, calibration).filter(|_| lends) {
         // What was measured includes taking a body in, which is work of its own here: both ends share the rest.
-        Some(lent) => (lent.clone(), (lent.ns_per_byte(params) - work.copy / 8.0).max(0.0)),
-        None => (transport.clone(), transport.ns_per_byte(params)),
+        Some(lent) => (lent.clone(), (lent.ns_per_byte(sent) - work.copy / 8.0).max(0.0)),
+        None => (transport.clone(), transport.ns_per_byte(sent)),
     };
     let jitter = match (terms.jitter, &terms.calibration) {
         (Some(false), _) | (None, None) => Vec::new(),
@@ -382,6 +383,7 @@ mod tests {
             repetitions: 1,
             seconds: MedianEstimate::round(seconds),
             data_s: None,
+            again_s: None,
             quantiles: Vec::new(),
             layer: Vec::new(),
             sharing: Vec::new(),

@@ -172,7 +172,7 @@ impl RecordedScript {
         let setup = self.setup(typed, steps);
         let checked = typed.strategy.check(&setup);
         checked.map_err(|refusal| PlanError::new(&refusal.flag, refusal.value, refusal.problem))?;
-        let mut costs = price::costs_of(typed, self.params, &setup, &self.timing(typed), None, terms);
+        let mut costs = price::costs_of(typed, [self.params; 2], &setup, &self.timing(typed), None, terms);
         if self.updates(typed) {
             costs.work.apply = 1e9 * self.update_s / self.params as f64;
         }
@@ -340,6 +340,7 @@ fn totals(rank: usize, setup: &Setup, happened: &paceline_sim::SimulationReport,
         received_bytes: bytes(spent.received_bytes),
         cpu_s: 0.0,
         rss_peak_bytes: 0,
+        buffer_bytes: None,
     }
 }
 

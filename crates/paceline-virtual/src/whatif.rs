@@ -1,5 +1,9 @@
 //! What would a recorded run take if something were different? Its plan is run in virtual time, with costs that come
 //! from its own events: what the plan says of slow workers and links is not looked at.
+//!
+//! - [`stages`]: the same of runs whose network is cut into stages
+
+mod stages;
 
 use paceline_analyze::{ExplainError, Explanation, GradientReady, RankTimes, RecordedRun, SlowGroup, WhatIf};
 use paceline_plan::{NetworkLimits, Plan};
@@ -274,10 +278,6 @@ impl FittedRun {
     }
 
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
-        // Where a network is cut is not at hand either.
-        if plan.stages > 1 {
-            return None;
-        }
         let mut options = Options(plan.options.clone());
         let protocols = &self.registries.protocols;
         protocols.resolve(strategy, &plan.sync, &mut options).ok()?;
@@ -426,8 +426,11 @@ fn pass_after(worker: &RankTimes, what_if: WhatIf, step_s: f64) -> Option<f64> {
 
 /// Why a recorded run took as long as it did, and what would help according to the simulator.
 pub fn explained(recorded: &RecordedRun, registries: &Registries) -> Result<Explanation, ExplainError> {
+    if let Some(plan) = recorded.plan.as_ref().filter(|plan| plan.stages > 1) {
+        return stages::explained(recorded, plan, registries);
+    }
     let mut said = Explanation::new(recorded)?;
-    if let Some(plan) = recorded.plan.as_ref().filter(|plan| recorded.params > 0 && plan.stages == 1) {
+    if let Some(plan) = recorded.plan.as_ref().filter(|_| recorded.params > 0) {
         predict(&mut said, plan, registries, recorded.params);
     }
     Ok(said)

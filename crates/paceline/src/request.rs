@@ -8,6 +8,7 @@ use paceline_launch::devices::{ScriptConditions, ScriptDevices};
 use paceline_launch::engine::watch_parent;
 use paceline_launch::run::{self, Launch};
 use paceline_launch::{CheckpointContext, Interrupt, capacity};
+use paceline_pipeline::StageMemory;
 use paceline_plan::Plan;
 use paceline_record::event::SCHEMA;
 use paceline_record::process::Started;
@@ -74,7 +75,8 @@ pub fn dry_run(plan: &Plan, data: (&Folders, bool), labels: &RunLabels, show: Sh
     }
     let dataset = loaded(&typed, data.0, data.1, show)?;
     let graph = model::graph(&typed, &dataset)?;
-    typed.stage_plan(&graph)?;
+    let memory = model::stage_memory(&typed, &graph)?;
+    let buffers: Option<Vec<usize>> = memory.map(|all| all.iter().map(StageMemory::buffers).collect());
     let samples = samples(plan, &dataset, data.1);
     let setup = worker::setup(&typed, &Layout::of(&graph), samples);
     let (parameters, steps) = (setup.params, setup.end());
@@ -85,10 +87,17 @@ pub fn dry_run(plan: &Plan, data: (&Folders, bool), labels: &RunLabels, show: Sh
         let start = Event::Start { schema: SCHEMA, run, plan, plan_sha256, parameters, steps, kernels };
         let what = EventWords::default().line(&start).unwrap_or_default();
         let command = labels.command.as_deref().unwrap_or_default();
-        format!("{what}\nplan {hash}:{}\n{command}\nnothing was started\n", plan_lines(plan))
+        let line =
+            |(stage, n): (usize, &usize)| format!("stage {stage}: {:.3} MB of buffers\n", 1e-6 * *n as f64);
+        let buffers: String = buffers.iter().flatten().enumerate().map(line).collect();
+        format!("{what}\nplan {hash}:{}\n{buffers}{command}\nnothing was started\n", plan_lines(plan))
     };
-    let document = json!({"type": "plan", "plan": plan, "plan_sha256": hash, "parameters": parameters,
+    let mut document = json!({"type": "plan", "plan": plan, "plan_sha256": hash, "parameters": parameters,
         "steps": steps, "samples": plan.total_samples(samples), "labels": labels});
+    // By stage: as many bytes as the result says of its ranks.
+    if let Some(buffers) = &buffers {
+        document["buffer_bytes"] = json!(buffers);
+    }
     show.print(&document, words)
 }
 

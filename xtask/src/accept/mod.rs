@@ -36,6 +36,7 @@ mod report;
 mod samplers;
 mod setup;
 mod simulate;
+mod staged;
 mod stragglers;
 mod studies;
 mod survive;
@@ -211,6 +212,35 @@ const MEASUREMENTS: &[Measurement] = &[
         ],
         flags: &["--rounds", "--stages"],
         run: pipeline::measure,
+    },
+    Measurement {
+        name: "pipeline-predicted",
+        about: "step times in one and two stages, predicted with a calibration of the same session, beside the runs",
+        needs: &[
+            Paceline,
+            Cores(2),
+            File("bench/prediction/stages-lenet.toml"),
+            File("bench/prediction/stages-resnet20.toml"),
+            File("bench/prediction/stages-mlp.toml"),
+            File("bench/prediction/stages-gru.toml"),
+            File("bench/prediction/stages-transformer.toml"),
+        ],
+        flags: &[],
+        run: staged::predicted,
+    },
+    Measurement {
+        name: "pipeline-memory",
+        about: "buffer bytes of ranks with stages: as `train --dry-run` says them, and as runs count them",
+        needs: &[Paceline],
+        flags: &[],
+        run: staged::memory,
+    },
+    Measurement {
+        name: "pipeline-cuts",
+        about: "the automatic cut into two stages beside every other one: pipeline-cuts [--rounds N]",
+        needs: &[Paceline, Cores(2)],
+        flags: &["--rounds"],
+        run: staged::cuts,
     },
     Measurement {
         name: "torch",

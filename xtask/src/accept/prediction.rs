@@ -19,7 +19,7 @@ const STUDIES: &[&str] = &["mlp", "lenet"];
 const ADDED: &[&str] = &["lenet", "gru", "network"];
 
 /// Where calibrations, runs and predictions are kept.
-fn folder(setup: &Setup) -> Outcome<PathBuf> {
+pub(super) fn folder(setup: &Setup) -> Outcome<PathBuf> {
     let folder = setup.kept("prediction");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     Ok(folder)
@@ -35,7 +35,7 @@ fn calibrate(setup: &Setup, report: &mut Report) -> Outcome<PathBuf> {
 }
 
 /// The file of a study.
-fn file(name: &str) -> PathBuf {
+pub(super) fn file(name: &str) -> PathBuf {
     root().join(format!("bench/prediction/{name}.toml"))
 }
 
@@ -45,8 +45,10 @@ fn store(setup: &Setup) -> PathBuf {
 }
 
 /// Makes a study's runs, and keeps them.
-fn runs(setup: &Setup, name: &str) -> Outcome<()> {
-    let study = store(setup).join("studies").join(format!("prediction-{name}"));
+pub(super) fn runs(setup: &Setup, name: &str) -> Outcome<()> {
+    // A study's folder has the name that its file says.
+    let of_file = if name.starts_with("stages-") { name.to_owned() } else { format!("prediction-{name}") };
+    let study = store(setup).join("studies").join(of_file);
     if study.is_dir() {
         fs::remove_dir_all(&study).map_err(|e| format!("{}: {e}", study.display()))?;
     }
@@ -58,7 +60,7 @@ fn runs(setup: &Setup, name: &str) -> Outcome<()> {
 }
 
 /// Predicts a study's runs beside what they took; the predictions' document.
-fn predictions(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
+pub(super) fn predictions(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
     let mut predict = setup.program();
     predict.arg("predict").arg(file(name)).args(["--json", "--quiet", "--against", "--time-only"]);
     last_json(predict.arg("--calibration").arg(calibration).arg("--store").arg(store(setup)))
@@ -72,14 +74,14 @@ fn study(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
     Ok(document)
 }
 
-fn keep(setup: &Setup, name: &str, document: &Value) -> Outcome<()> {
+pub(super) fn keep(setup: &Setup, name: &str, document: &Value) -> Outcome<()> {
     let text = serde_json::to_string_pretty(document).expect("plain data") + "\n";
     let path = folder(setup)?.join(format!("{name}.predictions.json"));
     fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// How right predictions of a figure were.
-fn compared(document: &Value, metric: &str) -> Outcome<Value> {
+pub(super) fn compared(document: &Value, metric: &str) -> Outcome<Value> {
     let all = document["compared"].as_array().into_iter().flatten();
     let mut found = all.filter(|compared| compared["metric"] == metric).map(|c| c["comparison"].clone());
     found.next_back().ok_or_else(|| format!("{metric} was not compared"))

@@ -106,9 +106,14 @@ fn running(page: &mut Page) {
          `--cuts`: other ones too), or with --stages 1 with none, bit for bit; a checkpoint of a run without stages goes on in stages \
          as well. With three replicas or more, the ring's chunks move with the cuts, and sums agree within rounding."
             .into(),
+        "`--dry-run` says how many bytes the buffers of each stage's ranks will take (`buffer_bytes`); the result counts them when the \
+         run ends (`ranks[].buffer_bytes`): the same number."
+            .into(),
         "The record has, per step and rank, what it waited for earlier stages (`wait_up_ns`) and for later ones (`wait_down_ns`), the \
          slots that were in use (`live_slots`) and their bytes; with `--trace` each pass is a bar in `paceline export \
-         RUN --format trace`."
+         RUN --format trace`. Reports and the run's page show where each stage's time goes, its idle time beside the bubble's formula, \
+         and its slots. `paceline explain` names the stage that sets the pace and the layer to cut before, and predicts other cuts, \
+         more micro-batches and another pipeline by simulating them."
             .into(),
     ]);
     page.text(

@@ -1,9 +1,11 @@
 //! Charts of single runs, out of the store: accuracy against time, resources, phases of steps, links.
 
+use paceline_plan::Plan;
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
 use super::dot;
+use crate::explain::{RecordedRun, RecordedStage, bubble_of};
 use crate::figure::{Bar, ChartAxis, ChartMark, Dot, Figure, Panel};
 
 /// Steps of each rank whose phases are shown.
@@ -75,8 +77,66 @@ pub fn loss(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, RecordErro
 
 /// Charts of one run that have something to show.
 pub fn charts(store: &Store, run: &RunRow) -> Result<Vec<Figure>, RecordError> {
-    let all = [phases(store, run)?, resources(store, run)?, links(store, run)?];
+    let all = [stages(store, run)?, phases(store, run)?, resources(store, run)?, links(store, run)?];
     Ok(all.into_iter().flatten().collect())
+}
+
+/// Of a run in stages.
+fn stages(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
+    match run.plan.as_ref().filter(|plan| plan.stages > 1) {
+        None => Ok(None),
+        Some(plan) => {
+            let recorded = RecordedRun::read(store, run)?;
+            Ok(recorded.stages().and_then(|stages| of_stages(plan, &stages)))
+        }
+    }
+}
+
+/// Where each stage's time goes, how long it is idle, and how many micro-batches are under way in it.
+pub fn of_stages(plan: &Plan, stages: &[RecordedStage]) -> Option<Figure> {
+    type Part = (&'static str, fn(&RecordedStage) -> f64);
+    const PARTS: [Part; 5] = [
+        ("forward", |stage| stage.forward_s),
+        ("backward", |stage| stage.backward_s),
+        ("wait for earlier stages", |stage| stage.wait_up_s),
+        ("wait for later stages", |stage| stage.wait_down_s),
+        ("hand over, average, update", |stage| stage.averaging_s),
+    ];
+    let mut bars: Vec<Vec<Bar>> = vec![Vec::new(); PARTS.len()];
+    for (i, stage) in stages.iter().enumerate() {
+        let mut from = 0.0;
+        for ((name, of), bars) in PARTS.iter().zip(&mut bars) {
+            let length = 1e3 * of(stage).max(0.0);
+            if length > 0.0 {
+                let label = format!("stage {i}: {name} {length:.3} ms");
+                bars.push(Bar { at: i as f64, from, to: from + length, range: None, label });
+            }
+            from += length;
+        }
+    }
+    let axis = || ChartAxis::names("stage", (0..stages.len()).map(|i| i.to_string()));
+    let mark = |((name, _), bars): (&Part, _)| ChartMark::Bars { name: (*name).into(), lying: true, bars };
+    let times = PARTS.iter().zip(bars).map(mark).collect();
+    let measured = |of: &dyn Fn(&RecordedStage) -> f64| {
+        stages.iter().enumerate().map(|(i, stage)| dot(i as f64, of(stage))).collect()
+    };
+    let even = 100.0 * bubble_of(plan);
+    let formula = (0..stages.len()).map(|i| dot(i as f64, even)).collect();
+    let idle = vec![
+        ChartMark::line("measured", measured(&|stage| 100.0 * stage.idle)),
+        ChartMark::line("(s−1)/(m+s−1)", formula),
+    ];
+    let slots = vec![ChartMark::line("measured", measured(&|stage| stage.live_slots as f64))];
+    let panels = vec![
+        Panel::new(ChartAxis::linear("time of a step, ms"), axis(), times).titled("time"),
+        Panel::new(axis(), ChartAxis::linear("waiting for stages, %"), idle).titled("idle"),
+        Panel::new(axis(), ChartAxis::linear("micro-batches at once"), slots).titled("slots"),
+    ];
+    let reading = "Medians over steps. The longest bar of both passes is the stage that sets the pace. Even stages wait for \
+                   the part that the formula tells, while they fill and drain; whoever waits longer waits for a longer \
+                   stage or for messages. Slots are micro-batches whose activations a stage keeps.";
+    let (s, m) = (plan.stages, plan.micro_batches);
+    figure("stages", "Stages", reading, format!("{s} stages, {m} micro-batches"), panels)
 }
 
 /// The last steps of each rank, phase by phase.

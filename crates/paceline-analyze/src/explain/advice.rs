@@ -49,6 +49,12 @@ pub enum WhatIf {
     MoreDecoders,
     /// Samples that need no decoding.
     NoDecoding,
+    /// Cuts between which stages take the same.
+    Cuts,
+    /// Twice as many micro-batches.
+    MicroBatches,
+    /// Stages along another pipeline.
+    Pipeline,
     /// One worker alone.
     OneWorker,
 }
@@ -95,6 +101,11 @@ impl WhatIf {
                 return None;
             }
             Self::LetGo if together => to(&mut new, "ps", plan.servers.max(1), "asp"),
+            Self::MicroBatches if stages && plan.batch >= 2 * plan.micro_batches => new.micro_batches *= 2,
+            Self::Pipeline if stages => {
+                let other = if plan.pipeline.as_deref() == Some("1f1b") { "gpipe" } else { "1f1b" };
+                new.pipeline = Some(other.into());
+            }
             Self::MoreServers if plan.servers > 0 => new.servers *= 2,
             Self::Ring if together => to(&mut new, "ring-allreduce", 0, "bsp"),
             Self::FewerHops if together && plan.servers == 0 => {
@@ -261,10 +272,20 @@ impl WhatIf {
                  decoding",
                 [],
             ),
+            Self::MicroBatches => Sentence::new(
+                "twice as many micro-batches{}: stages fill and drain in a smaller part of a step (batch norm sees fewer \
+                 samples at a time)",
+                [flag(" (`--micro-batches {}`)", "micro_batches", of(|new| new.micro_batches))],
+            ),
+            Self::Pipeline => {
+                let other = new.as_ref().and_then(|new| new.pipeline.as_deref()).unwrap_or_default();
+                Sentence::new("another order of passes: {}", [name(&format!("--pipeline {other}"))])
+            }
             Self::NoStraggler
             | Self::EvenShares
             | Self::FasterServers
             | Self::NoSlowServer
+            | Self::Cuts
             | Self::OneWorker => return None,
         })
     }
@@ -288,6 +309,7 @@ pub(super) fn alike(a: &Plan, b: &Plan) -> bool {
             == (b.workers, b.servers, b.batch, b.bucket, b.shares, b.micro_batches, b.threads)
         && (a.image_size, a.window, a.decoders, a.placement, &a.hosts)
             == (b.image_size, b.window, b.decoders, b.placement, &b.hosts)
+        && (a.stages, &a.pipeline, &a.cuts) == (b.stages, &b.pipeline, &b.cuts)
         && a.script == b.script
         && (codec(a), a.network, a.straggler) == (codec(b), b.network, b.straggler)
 }

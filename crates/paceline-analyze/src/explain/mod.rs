@@ -29,6 +29,7 @@ pub use compare::RunComparison;
 pub use links::LinkCosts;
 pub use path::Shares;
 pub use sentence::{ExactFigures, Sentence};
+pub use stages::{RecordedStage, bubble_of};
 pub use straggler::SlowGroup;
 use verdict::Case;
 pub use verdict::{Cause, Verdict};
@@ -108,11 +109,16 @@ pub struct RecordedStep {
     /// Sending, receiving and summing.
     pub send_s: f64,
     pub wait_s: f64,
+    /// The part of it that was waited for earlier stages, and the one for later stages.
+    pub wait_up_s: f64,
+    pub wait_down_s: f64,
     pub apply_s: f64,
     /// Encoding and decoding, a part of sending and waiting.
     pub codec_s: f64,
     /// Samples of this rank's share.
     pub samples: u64,
+    /// Micro-batches that were under way in its stage at once, at most.
+    pub live_slots: u64,
 }
 
 impl RecordedStep {

@@ -5,22 +5,71 @@ use paceline_statistics::{mean, median};
 
 use super::sentence::{Part, Sentence, count, counted, name, percent, seconds};
 use super::verdict::{Case, Cause, Verdict};
-use super::{RecordedRun, RecordedStep};
+use super::{Change, RecordedRun, RecordedStep, WhatIf};
 
 /// How much longer than the mean a stage takes before it is named.
 const UNEVEN: f64 = 0.1;
 
+/// Where the time of a stage goes in a step: medians over the steps of all replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
+pub struct RecordedStage {
+    /// Samples and both passes.
+    pub compute_s: f64,
+    /// Samples and the forward pass, a part of it.
+    pub forward_s: f64,
+    pub backward_s: f64,
+    /// Waiting for earlier stages.
+    pub wait_up_s: f64,
+    /// Waiting for later stages.
+    pub wait_down_s: f64,
+    /// Handing over, averaging with other replicas, updating.
+    pub averaging_s: f64,
+    /// Of all of it, the part in which it waits for other stages.
+    pub idle: f64,
+    /// Micro-batches that were under way at once, at most.
+    pub live_slots: u64,
+}
+
+impl RecordedStage {
+    fn of(steps: &[RecordedStep]) -> Option<Self> {
+        let typical = |of: &dyn Fn(&RecordedStep) -> f64| {
+            let values: Vec<f64> = steps.iter().map(of).collect();
+            median(&values)
+        };
+        let idle = |step: &RecordedStep| step.wait_up_s + step.wait_down_s;
+        (!steps.is_empty()).then(|| Self {
+            compute_s: typical(&|step| step.compute_s),
+            forward_s: typical(&|step| step.compute_s - step.backward_s),
+            backward_s: typical(&|step| step.backward_s),
+            wait_up_s: typical(&|step| step.wait_up_s),
+            wait_down_s: typical(&|step| step.wait_down_s),
+            averaging_s: typical(&|step| step.duration_s() - step.compute_s - idle(step)),
+            idle: typical(&|step| idle(step) / step.duration_s().max(f64::MIN_POSITIVE)),
+            live_slots: steps.iter().map(|step| step.live_slots).max().unwrap_or(0),
+        })
+    }
+}
+
+/// The part of their time in which even stages have nothing to do, while they fill and drain.
+pub fn bubble_of(plan: &Plan) -> f64 {
+    (plan.stages - 1) as f64 / (plan.micro_batches + plan.stages - 1) as f64
+}
+
 impl RecordedRun {
-    /// The seconds that each stage computes in a step, the median over the steps of all replicas; none without stages.
-    pub fn stage_seconds(&self) -> Option<Vec<f64>> {
+    /// Each stage's time in a step; none without stages.
+    pub fn stages(&self) -> Option<Vec<RecordedStage>> {
         let stages = self.plan.as_ref()?.stages;
         let of = |stage: usize| {
             let own = self.workers().into_iter().filter(|rank| rank % stages == stage);
-            let steps: Vec<RecordedStep> = own.flat_map(|rank| self.steady(rank)).collect();
-            let times: Vec<f64> = steps.iter().map(|step| step.compute_s).collect();
-            (!times.is_empty()).then(|| median(&times))
+            RecordedStage::of(&own.flat_map(|rank| self.steady(rank)).collect::<Vec<_>>())
         };
-        (0..stages).map(of).collect::<Option<Vec<f64>>>().filter(|_| stages > 1)
+        (0..stages).map(of).collect::<Option<Vec<_>>>().filter(|_| stages > 1)
+    }
+
+    /// The seconds that each stage computes in a step; none without stages.
+    pub fn stage_seconds(&self) -> Option<Vec<f64>> {
+        Some(self.stages()?.iter().map(|stage| stage.compute_s).collect())
     }
 }
 
@@ -31,7 +80,20 @@ impl Case<'_> {
         let took = self.recorded.stage_seconds()?;
         let even = mean(&took);
         let (longest, most) = took.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
-        Some(self.bottleneck(longest, most, even).into_iter().chain([self.bubble(plan, even)]).collect())
+        let changes = self.stage_changes(plan, ((most - even) / self.step_s).clamp(0.0, 1.0));
+        let found = self.bottleneck(longest, most, even).into_iter().chain([self.bubble(plan, even)]);
+        Some(found.map(|verdict| Verdict { changes: changes.clone(), ..verdict }).collect())
+    }
+
+    /// What changes where a stage's time goes, whichever of both causes it is; even stages would save a part of a step.
+    fn stage_changes(&self, plan: &Plan, uneven: f64) -> Vec<Change> {
+        let cuts = self.recorded.better_cuts.join(",");
+        let words = Sentence::new("more even stages: {}", [name(&format!("--cuts {cuts}"))]);
+        let cuts = (!cuts.is_empty()).then(|| Change::new(WhatIf::Cuts, uneven, words));
+        let filled =
+            WhatIf::MicroBatches.changed(plan, None).map_or(0.0, |new| bubble_of(plan) - bubble_of(&new));
+        let others = self.changes([(WhatIf::MicroBatches, filled)]);
+        cuts.into_iter().chain(others).collect()
     }
 
     /// The stage that sets the pace, if it is much longer than the others.
@@ -58,7 +120,7 @@ impl Case<'_> {
     /// The time in which stages wait for each other although they take the same.
     fn bubble(&self, plan: &Plan, even: f64) -> Verdict {
         let (stages, micro_batches) = (plan.stages, plan.micro_batches);
-        let share = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
+        let share = bubble_of(plan);
         let sentence = Sentence::new(
             "{} with {} are idle for {} of a step while they fill and drain, however even they are (each computes {}); \
              more `--micro-batches` make that less",
@@ -112,6 +174,41 @@ mod tests {
         assert!(sentence.contains("33% longer than the mean"), "{sentence}");
         assert!(sentence.ends_with("cut before `layer3.1`"), "{sentence}");
         assert_eq!(uneven.stage_seconds(), Some(vec![1.0, 2.0]));
+    }
+
+    #[test]
+    fn a_stages_time_is_divided_without_rest() {
+        let mut run = run([1.0, 2.0], 8);
+        for step in &mut run.steps {
+            (step.backward_s, step.apply_s) = (0.6 * step.compute_s, 0.01);
+            let wait = if step.rank == 0 { &mut step.wait_down_s } else { &mut step.wait_up_s };
+            *wait = 0.9 * step.wait_s;
+            step.live_slots = step.step.min(3);
+        }
+        let stages = run.stages().unwrap();
+        let near = |found: f64, want: f64| assert!((found - want).abs() < 1e-9, "{found} {want}");
+        for (stage, step_s) in stages.iter().zip([2.26, 2.26]) {
+            near(stage.forward_s + stage.backward_s, stage.compute_s);
+            near(stage.compute_s + stage.wait_up_s + stage.wait_down_s + stage.averaging_s, step_s);
+            assert_eq!(stage.live_slots, 3);
+        }
+        near(stages[0].idle, 0.9 * 1.25 / 2.26);
+        near(stages[1].wait_up_s, 0.9 * 0.25);
+        let figure = crate::charts::run::of_stages(run.plan.as_ref().unwrap(), &stages).unwrap();
+        let svg = figure.svg();
+        assert!(
+            svg.contains("stage 1: backward 1200.000 ms") && svg.contains("wait for later stages"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn changes_of_stages_are_named_whatever_holds_the_run_up() {
+        let uneven = RecordedRun { better_cuts: vec!["layer3.1".into()], ..run([1.0, 1.1], 16) };
+        let said = Explanation::new(&uneven).unwrap().verdict;
+        assert_eq!(said.cause, Cause::Compute, "{said:?}");
+        let named: Vec<WhatIf> = said.changes.iter().map(|change| change.if_).collect();
+        assert!(named.contains(&WhatIf::Cuts) && named.contains(&WhatIf::MicroBatches), "{named:?}");
     }
 
     #[test]

@@ -69,6 +69,7 @@ impl RecordedRun {
         let passes = numbers(rows, names);
         // Records of before do not have it.
         let core_waits = rows.numbers("core_wait_ns");
+        let of_stages = ["wait_up_ns", "wait_down_ns", "live_slots"].map(|name| rows.numbers(name));
         let names = ["rank", "step", "t_ns", "send_ns", "wait_ns", "apply_ns", "samples", "codec_ns"];
         for (i, [rank, step, t, send, wait, apply, samples, codec]) in
             numbers(rows, names).into_iter().enumerate()
@@ -76,6 +77,7 @@ impl RecordedRun {
             if (rank as usize) < self.ranks.len() {
                 let [data, forward, backward, overlap] = passes[i];
                 let compute = data + forward + backward;
+                let of_stage = |n: usize| of_stages[n].get(i).copied().flatten().unwrap_or_default();
                 // What was exchanged during the pass had its part of the time without a core.
                 let own = if overlap > 0.0 { compute / (compute + overlap) } else { 1.0 };
                 self.steps.push(RecordedStep {
@@ -92,6 +94,9 @@ impl RecordedRun {
                         .map(|ns| 1e-9 * (own * ns).min(compute)),
                     send_s: 1e-9 * send,
                     wait_s: 1e-9 * wait,
+                    wait_up_s: 1e-9 * of_stage(0),
+                    wait_down_s: 1e-9 * of_stage(1),
+                    live_slots: of_stage(2) as u64,
                     apply_s: 1e-9 * apply,
                     codec_s: 1e-9 * codec,
                     samples: samples as u64,

@@ -157,7 +157,11 @@ impl Verdict {
         found.extend(case.exchange());
         let weight = |v: &Self| v.share * v.cause.weight();
         found.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
-        let others: Vec<Change> = found[1..].iter().flat_map(|v| v.changes.iter().take(1).cloned()).collect();
+        // How stages are cut and filled is a question of its own, whatever else holds a run up.
+        let of_stages = |v: &Self| matches!(v.cause, Cause::Stage | Cause::Bubble);
+        let shown = |v: &Self| if of_stages(v) { v.changes.len() } else { 1 };
+        let others: Vec<Change> =
+            found[1..].iter().flat_map(|v| v.changes.iter().take(shown(v)).cloned()).collect();
         let mut verdict = found.swap_remove(0);
         verdict.changes.extend(others);
         verdict.changes.sort_by(|a, b| b.gain.total_cmp(&a.gain));

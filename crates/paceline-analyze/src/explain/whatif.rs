@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::advice::GainSource;
+use super::advice::{Change, GainSource};
 use super::sentence::{Part, Sentence, counted, name, plain, seconds};
 use super::verdict::WORTH;
 use super::{Explanation, WhatIf, workers};
@@ -45,6 +45,17 @@ impl Explanation {
         let (count, ratio) = (workers(&self.ranks).len(), simulate(WhatIf::OneWorker));
         if let Some(ratio) = ratio.filter(|ratio| count > 1 && *ratio > 0.0) {
             self.alone = Some(self.beside_one(ratio, None));
+        }
+    }
+
+    /// Adds a change that the record says nothing about: a step takes `ratio` times as long after it, by a simulator.
+    pub fn add_simulated(&mut self, what_if: WhatIf, ratio: f64) {
+        let plan = self.plan.as_ref();
+        if let Some(words) = plan.and_then(|plan| what_if.words(Some(plan), self.cores)) {
+            let mut change = Change::new(what_if, 0.0, words);
+            change.found(ratio, self.step_s, GainSource::Simulated);
+            self.verdict.changes.push(change);
+            self.put_in_order();
         }
     }
 

@@ -78,12 +78,18 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// A pass, after an update as between any two: it leaves other things in the caches.
+    /// A pass, after an update as between any two steps: it leaves other things in the caches.
     pub fn run(&mut self) -> Result<Lap, VirtualError> {
-        let Self { network, params, state, grads, samples, batch, classes, step, velocity } = self;
+        let Self { params, grads, step, velocity, .. } = self;
         let settings = Settings::default();
         let update = Step { params, grads, memory: velocity, lr: 1e-6, step: *step + 1 };
         OPTIMISERS[0].apply(&Compute::new(1, false), &settings, update);
+        self.again()
+    }
+
+    /// A pass after another one, as a step's later micro-batches are.
+    pub fn again(&mut self) -> Result<Lap, VirtualError> {
+        let Self { network, params, state, grads, samples, batch, classes, step, .. } = self;
         let graph = Arc::clone(network.graph());
         let sample = graph.input().size();
         let (ids, next) = (samples.ids(*step, *batch, sample), samples.ids(*step + 1, *batch, sample));
@@ -136,9 +142,20 @@ impl<'a> Subject<'a> {
     }
 }
 
+impl Lap {
+    fn seconds(&self) -> f64 {
+        self.forward.iter().chain(&self.backward).sum()
+    }
+}
+
+/// Seconds of passes, as their median.
+pub(super) fn median_of(laps: &[Lap]) -> MedianEstimate {
+    MedianEstimate::of(&laps.iter().map(Lap::seconds).collect::<Vec<_>>())
+}
+
 /// A pass out of the times of its repetitions.
 pub(super) fn summed_up(key: PassKey, graph: &Graph, laps: &[Lap]) -> PassTime {
-    let whole: Vec<f64> = laps.iter().map(|lap| lap.forward.iter().chain(&lap.backward).sum()).collect();
+    let whole: Vec<f64> = laps.iter().map(Lap::seconds).collect();
     let seconds = MedianEstimate::of(&whole);
     let median = |f: &dyn Fn(&Lap) -> f64| MedianEstimate::of(&laps.iter().map(f).collect::<Vec<_>>()).median;
     let layer = graph.nodes().iter().enumerate().map(|(i, node)| Layer {
@@ -151,6 +168,7 @@ pub(super) fn summed_up(key: PassKey, graph: &Graph, laps: &[Lap]) -> PassTime {
         repetitions: laps.len(),
         seconds,
         data_s: None,
+        again_s: None,
         sharing: Vec::new(),
         quantiles: quantiles(&whole, seconds.median),
         layer: layer.collect(),

@@ -27,6 +27,7 @@ pub fn stage_timings(
     let scale = threads as f64 / key.threads as f64;
     let measured = calibration.passes(&known);
     let near = nearest(&measured, key.batch);
+    let scale = scale * near.map_or(1.0, |near| near.of_micro_batches(plan.micro_batches));
     let layers: Vec<(f64, f64)> = match calibration.layer_seconds(&known, count) {
         Some(layers) => layers.into_iter().map(|(f, b)| (scale * f, scale * b)).collect(),
         None => {
@@ -45,13 +46,21 @@ pub fn stage_timings(
         let own = &layers[part.nodes.clone()];
         let (forward, backward): (f64, f64) =
             own.iter().fold((0.0, 0.0), |(f, b), own| (f + own.0, b + own.1));
+        // Whatever crosses a cut is copied into the buffers of its slot, or out of them.
+        let copied = |gradients: bool| {
+            let edges = part.receives.iter().chain(&part.sends).filter(|edge| edge.gradient || !gradients);
+            let numbers = stages.capacity * edges.map(|edge| edge.size).sum::<usize>();
+            1e-9 * calibration.ns_per_element("copy", numbers, 0.0) * numbers as f64
+        };
+        let parts = parts(graph, part, own, backward);
+        let (forward, backward) = (forward + copied(false), backward + copied(true));
         let data = if i == 0 { data_s } else { 0.0 };
         let seconds = data + forward + backward;
         PassTiming {
             seconds,
             data: data / seconds,
             forward: forward / seconds,
-            parts: parts(graph, part, own, backward),
+            parts,
             quantiles: quantiles.clone(),
             sharing: sharing.clone(),
         }
@@ -87,7 +96,11 @@ pub fn staged_costs(
     let timings = stage_timings(placed, graph, stages, terms.calibration.unwrap_or(&Calibration::defaults()));
     // Cores are shared for as long as the longest pass takes.
     let longest = timings.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)).expect("there is a stage");
-    let costs = costs_of(placed, graph.param_count(), setup, longest, None, terms);
+    // Values that go from stage to stage lie in a slot's buffers, and are used up before the next ones come.
+    let params = stages.parts.iter().map(|part| part.params.len()).max().unwrap_or(0);
+    let crossing = stages.parts.iter().flat_map(|part| &part.sends).map(|edge| edge.size).max();
+    let sent = stages.capacity * crossing.unwrap_or(0);
+    let costs = costs_of(placed, [params, sent], setup, longest, None, terms);
     let cost = |rank: usize| {
         let PassTiming { seconds, data, forward, parts, .. } = &timings[setup.stage_of(rank)];
         let nanoseconds = 1e9 * seconds / costs.host(costs.machine_of(rank)).speed;

@@ -1,10 +1,7 @@
 //! `paceline explain`: why a run took as long as it did, and what would help.
 
 use paceline_analyze::{ExplainError, Explanation, RecordedRun, RunComparison};
-use paceline_pipeline::{better_cuts, counted_costs};
 use paceline_record::Store;
-use paceline_resolve::{TypedPlan, data_folders};
-use paceline_train::model;
 use paceline_virtual::whatif::explained;
 use serde_json::json;
 
@@ -46,20 +43,7 @@ impl From<ExplainError> for Failure {
 
 fn explanation(store: &Store, name: &str) -> Result<Explanation, Failure> {
     let run = store.find(name)?;
-    let mut recorded = RecordedRun::read(store, &run)?;
-    recorded.better_cuts = cuts(&recorded).unwrap_or_default();
-    Ok(explained(&recorded, registries().runs())?)
-}
-
-/// The layers before which the stages of a run would be more even; none without stages, or without the dataset, from which the
-/// shapes of layers follow.
-fn cuts(recorded: &RecordedRun) -> Option<Vec<String>> {
-    let (plan, took) = (recorded.plan.as_ref()?, recorded.stage_seconds()?);
-    let plan = TypedPlan::new(plan, registries().runs()).ok()?;
-    let dataset = plan.dataset().ok()?.load(&data_folders(None), &model::settings(&plan)).ok()?;
-    let graph = model::graph(&plan, &dataset).ok()?;
-    let stages = plan.stage_plan(&graph).ok()??;
-    Some(better_cuts(&graph, &counted_costs(&graph, stages.capacity), &stages.cuts, &took))
+    Ok(explained(&RecordedRun::read(store, &run)?, registries().runs())?)
 }
 
 /// `paceline explain`.

@@ -219,6 +219,58 @@ fn what_stages_do_and_wait_for_is_recorded() {
 }
 
 #[test]
+fn buffers_of_ranks_are_what_a_dry_run_says() {
+    for kind in [
+        "--model lenet --stages 3 --pipeline gpipe --optimizer adam --transport inproc",
+        "--model lenet --stages 2 --workers 4 --strategy ring-allreduce --momentum 0",
+        "--model lenet --stages 2 --workers 4 --servers 2 --strategy ps --transport shm",
+        "--model resnet20 --stages 4 --batch 7 --transport uds",
+    ] {
+        let text = format!("train --quiet --json {kind} --micro-batches 3 --steps 2");
+        let said = result(&format!("{text} --dry-run"));
+        let said = said["buffer_bytes"].as_array().unwrap_or_else(|| panic!("{kind}: {said}"));
+        let ran = result(&format!("{text} --no-record"));
+        for rank in ran["ranks"].as_array().unwrap() {
+            let at = rank["rank"].as_u64().unwrap() as usize % said.len();
+            // Servers have no stage's buffers.
+            let want = if rank["role"] == "worker" { &said[at] } else { &Value::Null };
+            assert_eq!(&rank["buffer_bytes"], want, "{kind}: {rank}");
+        }
+    }
+    assert!(result("train --dry-run --json --quiet").get("buffer_bytes").is_none());
+}
+
+#[test]
+fn what_ifs_of_stages_are_what_simulating_the_change_gives() {
+    const RUN: &str = "simulate --quiet --model resnet20 --stages 2 --batch 32 --steps 12";
+    let seconds = |words: &str| {
+        let result = result(&format!("{RUN} {words} --no-record"));
+        result["seconds"]["train"].as_f64().unwrap()
+    };
+    for (cuts, id) in [("layer2.0.bn2", "micro-batches"), ("layer1.1", "cuts")] {
+        let folder = tempfile::tempdir().unwrap();
+        let now = format!("--cuts {cuts} --micro-batches 2");
+        stored(folder.path(), &format!("{RUN} {now} --trace"));
+        let said = stored(folder.path(), "explain last --json");
+        let changes = said["verdict"]["changes"].as_array().unwrap();
+        let change = changes.iter().find(|change| change["if"] == id);
+        let change = change.unwrap_or_else(|| panic!("{now}: no {id} in {changes:?}"));
+        assert_eq!(change["predicted"], true, "{change}");
+        // What to do is said as a flag.
+        let flag = change["what"].as_str().unwrap().split('`').nth(1).unwrap();
+        let then = match id {
+            "cuts" => format!("{flag} --micro-batches 2"),
+            _ => format!("--cuts {cuts} {flag}"),
+        };
+        let (gain, want) = (change["gain"].as_f64().unwrap(), 1.0 - seconds(&then) / seconds(&now));
+        assert!(
+            want > 0.05 && (gain - want).abs() < 0.08,
+            "{now}, {then}: {gain} predicted, {want} simulated"
+        );
+    }
+}
+
+#[test]
 fn what_cannot_be_cut_is_refused_with_flag_value_and_reason() {
     for (words, said) in [
         ("train --stages 2 --workers 3", "--workers 3"),
