@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use paceline_plan::{Elastic, Plan, PlanError};
 use paceline_protocol::{
-    GenerationMembers, Handover, MemberId, Membership, RankStanding, Refusal, RegroupEnd, Regrouped, Setup,
-    Strategy, TakingPart, regroup,
+    GenerationMembers, Handover, MemberId, Membership, RankStanding, Refusal, RegroupEnd, Regrouped,
+    ServerShard, Setup, Strategy, TakingPart, regroup,
 };
 use paceline_record::{MembershipChange, RankState};
 use paceline_train::{Generation, Segment};
@@ -36,10 +36,33 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
     Ok(())
 }
 
+/// What is to be done so that a run has other members.
+#[derive(Debug, Default)]
+pub(crate) struct Resized {
+    pub commands: Commands,
+    /// Members whose processes are to be started.
+    pub starts: Vec<MemberId>,
+    /// The same, for people.
+    pub words: String,
+}
+
+/// Workers in words, with the verb for one or several.
+fn words(workers: &[MemberId], (one, several): (&str, &str)) -> String {
+    let numbers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+    match &numbers[..] {
+        [only] => format!("worker {only} {one}"),
+        _ => format!("workers {} {several}", numbers.join(", ")),
+    }
+}
+
 /// What a member does.
 #[derive(Clone, Debug, PartialEq)]
 enum MemberState {
-    /// It listens, or will, and waits to be admitted.
+    /// There is no process of it yet.
+    Absent,
+    /// Its process was started, and does not listen yet.
+    Starting,
+    /// It listens, and waits to be admitted.
     Waiting,
     /// It takes part in the present generation.
     Active,
@@ -75,6 +98,8 @@ pub(crate) struct ElasticRun {
     drained: Vec<bool>,
     /// Where each member listens.
     pub addresses: Vec<String>,
+    /// The most workers that the run goes on with at present.
+    wanted: usize,
     change: Option<Change>,
     /// The last change, until its first step begins, and since when.
     resuming: Option<(Instant, MembershipChange)>,
@@ -82,6 +107,8 @@ pub(crate) struct ElasticRun {
     pub changes: Vec<MembershipChange>,
     /// The furthest step that anybody has told of.
     pub reached: u64,
+    /// The training clock of the last change.
+    clock_s: f64,
     /// Whether everybody was told that the run is over.
     concluded: bool,
 }
@@ -89,10 +116,16 @@ pub(crate) struct ElasticRun {
 impl ElasticRun {
     /// A run with the members that it begins with; spares wait. `base` is what the strategy is told of it.
     pub fn new(elastic: Elastic, base: Setup, blocks: usize) -> Self {
-        let (world, members) = (base.world(), base.world() + elastic.spares);
-        let state = |member| if member < world { MemberState::Active } else { MemberState::Waiting };
+        let (world, begin) = (base.world(), base.world() + elastic.spares);
+        let members = begin + elastic.most.saturating_sub(base.workers);
+        let state = |member| match member {
+            _ if member < world => MemberState::Active,
+            _ if member < begin => MemberState::Waiting,
+            _ => MemberState::Absent,
+        };
         Self {
             membership: Membership::first(&base, elastic.backup),
+            wanted: elastic.most,
             elastic,
             base,
             blocks: blocks as u16,
@@ -104,6 +137,7 @@ impl ElasticRun {
             resuming: None,
             changes: Vec::new(),
             reached: 0,
+            clock_s: 0.0,
             concluded: false,
         }
     }
@@ -159,6 +193,7 @@ impl ElasticRun {
             members: on.membership.ranks().collect(),
             hosting: setup.membership.map_or_else(GenerationMembers::default, |members| (*members).clone()),
             segment,
+            clock_s: self.clock_s,
         }
     }
 
@@ -170,12 +205,152 @@ impl ElasticRun {
     /// A member's process has ended; whether that changes the members.
     pub fn lost(&mut self, member: MemberId, at_s: f64) -> Commands {
         let before = std::mem::replace(&mut self.states[member], MemberState::Gone);
-        if !self.takes_part(member) || self.concluded || before == MemberState::Leaving {
+        self.drained[member] = false;
+        let there = matches!(before, MemberState::Active | MemberState::Standing(_) | MemberState::Concluded);
+        if !self.takes_part(member) || self.concluded || !there {
             return Vec::new();
         }
         self.begin_change(at_s);
         self.change.iter_mut().for_each(|change| change.lost.push(member));
         self.ask_to_stand()
+    }
+
+    /// Whether a member's process has ended, or there never was one.
+    pub fn is_gone(&self, member: MemberId) -> bool {
+        matches!(self.states[member], MemberState::Gone | MemberState::Absent)
+    }
+
+    /// Whether all work is done.
+    pub fn is_over(&self) -> bool {
+        self.concluded
+    }
+
+    /// A process of a member was started: it comes back, or is new.
+    pub fn started(&mut self, member: MemberId) {
+        self.states[member] = MemberState::Starting;
+        self.addresses[member].clear();
+    }
+
+    /// A member that was started listens: it is admitted, if there is room.
+    pub fn listens(&mut self, member: MemberId, address: String, at_s: f64) -> Commands {
+        self.addresses[member] = address;
+        self.states[member] = MemberState::Waiting;
+        if self.concluded {
+            return vec![(member, RankCommand::Conclude)];
+        }
+        let room = match self.is_server(member) {
+            true => self.membership.servers.len() < self.membership.shards.len(),
+            false => self.membership.workers.len() < self.wanted.min(self.base.shares()),
+        };
+        // One that takes the place that it had needs no room.
+        if self.change.is_some() || !room && !self.takes_part(member) {
+            return Vec::new();
+        }
+        self.begin_change(at_s);
+        self.ask_to_stand()
+    }
+
+    fn is_server(&self, member: MemberId) -> bool {
+        (self.base.workers..self.base.world()).contains(&member)
+    }
+
+    /// Workers that take part and stay.
+    fn staying(&self) -> Vec<MemberId> {
+        let stays = |member: &MemberId| {
+            let gone = matches!(self.states[*member], MemberState::Gone | MemberState::Starting);
+            !self.drained[*member] && !gone && self.states[*member] != MemberState::Waiting
+        };
+        self.membership.workers.iter().copied().filter(stays).collect()
+    }
+
+    /// Workers that could take part at once, or soon.
+    fn reserve(&self, state: &MemberState) -> Vec<MemberId> {
+        let members = (0..self.states.len()).filter(|member| !self.is_server(*member));
+        members.filter(|member| self.states[*member] == *state).collect()
+    }
+
+    /// The run is to go on with so many workers; what is to be done, or why it cannot be.
+    pub fn resize(&mut self, workers: usize, at_s: f64) -> Result<Resized, String> {
+        let (least, most) = (self.elastic.least, self.elastic.most.min(self.base.shares()));
+        if !(least..=most).contains(&workers) {
+            return Err(format!("the run has {least} to {most} workers (--elastic {least}..{most})"));
+        }
+        if self.concluded {
+            return Err("all its work is done".into());
+        }
+        let staying = self.staying();
+        let (here, waiting) = (staying.len(), self.reserve(&MemberState::Waiting));
+        let coming = waiting.len() + self.reserve(&MemberState::Starting).len();
+        let mut resized = Resized::default();
+        if workers <= here {
+            let leaving = &staying[workers..];
+            leaving.iter().for_each(|member| self.drained[*member] = true);
+            resized.words = match leaving {
+                [] => format!("it has {workers} already"),
+                _ => format!("{workers} workers: {} to leave", words(leaving, ("is", "are"))),
+            };
+            self.wanted = workers;
+            if leaving.is_empty() {
+                return Ok(resized);
+            }
+        } else {
+            let needed = workers.saturating_sub(here + coming);
+            let mut starts = self.reserve(&MemberState::Gone);
+            starts.extend(self.reserve(&MemberState::Absent));
+            if starts.len() < needed {
+                let problem = "workers that were told to leave have not left yet: try it again in a moment";
+                return Err(problem.into());
+            }
+            starts.truncate(needed);
+            self.wanted = workers;
+            resized.words = match &starts[..] {
+                [] => format!("{workers} workers: those that wait join"),
+                _ => format!("{workers} workers: {} once loaded", words(&starts, ("joins", "join"))),
+            };
+            resized.starts = starts;
+            if waiting.is_empty() {
+                return Ok(resized);
+            }
+        }
+        self.begin_change(at_s);
+        resized.commands = self.ask_to_stand();
+        Ok(resized)
+    }
+
+    /// A member is to leave because somebody asks for it; what is to be done, or why it cannot be.
+    pub fn asked_to_drain(&mut self, member: MemberId, at_s: f64) -> Result<Resized, String> {
+        if member >= self.states.len() {
+            return Err(format!(
+                "there is no rank {member}: the run has ranks 0 to {}",
+                self.states.len() - 1
+            ));
+        }
+        if self.concluded {
+            return Err("all its work is done".into());
+        }
+        if !self.takes_part(member) || self.is_gone(member) {
+            return Err(format!("rank {member} does not take part at present"));
+        }
+        if self.drained[member] {
+            return Err(format!("rank {member} is leaving already"));
+        }
+        if self.is_server(member) {
+            let there = |other: MemberId| other != member && !self.drained[other] && !self.is_gone(other);
+            let alone = |shard: &ServerShard| {
+                let holders = [Some(shard.primary), shard.backup];
+                holders.contains(&Some(member)) && !holders.into_iter().flatten().any(there)
+            };
+            if let Some(shard) = self.membership.shards.iter().position(alone) {
+                return Err(format!("server {member} has the only copy of server shard {shard}"));
+            }
+        } else {
+            let (left, least) = (self.staying().len() - 1, self.elastic.least);
+            if left + self.reserve(&MemberState::Waiting).len() < least {
+                return Err(format!("{left} workers would be left, and the run needs at least {least}"));
+            }
+        }
+        let words = format!("rank {member} hands over its part, and leaves");
+        Ok(Resized { commands: self.drain(member, at_s), starts: Vec::new(), words })
     }
 
     /// A member is to leave: it ends when the run can do without it.
@@ -189,6 +364,7 @@ impl ElasticRun {
     }
 
     fn begin_change(&mut self, at_s: f64) {
+        self.clock_s = self.clock_s.max(at_s);
         if self.change.is_none() {
             let since = self.resuming.take().map_or_else(Instant::now, |(since, unfinished)| {
                 self.changes.push(unfinished);
@@ -229,13 +405,14 @@ impl ElasticRun {
     }
 
     /// Regroups, once every member stands or is gone: the segment that the run goes on with begins at the step that comes
-    /// back; `end_of` says where a segment ends.
+    /// back; `end_of` says where a segment ends. If too few are left and `more` will come, they are waited for.
     pub fn regroup(
         &mut self,
+        more: bool,
         end_of: impl Fn(u64) -> u64,
     ) -> Result<Option<(Segment, Commands)>, RegroupEnd> {
         let settled =
-            |member: MemberId| matches!(self.states[member], MemberState::Standing(_) | MemberState::Gone);
+            |member: MemberId| !matches!(self.states[member], MemberState::Active | MemberState::Concluded);
         let Some(change) = self.change.take_if(|_| self.membership.ranks().all(settled)) else {
             return Ok(None);
         };
@@ -252,18 +429,27 @@ impl ElasticRun {
             self.states[*member] == MemberState::Waiting && !self.addresses[*member].is_empty()
         };
         let joins = (0..self.states.len()).filter(waiting);
-        let servers = self.base.workers..self.base.world();
-        let (servers, workers): (Vec<_>, Vec<_>) = joins.partition(|member| servers.contains(member));
+        let (servers, workers): (Vec<_>, Vec<_>) = joins.partition(|member| self.is_server(*member));
         let part = |survivors| TakingPart {
             survivors,
             workers: workers.clone(),
             servers: servers.clone(),
             least: self.elastic.least,
-            most: self.elastic.most,
+            most: self.wanted,
         };
         // Who is to leave stays if the run cannot go on without it.
         let on = regroup(&self.membership, &part(survivors(false)), &self.base);
-        let on = on.or_else(|_| regroup(&self.membership, &part(survivors(true)), &self.base))?;
+        let on = on.or_else(|_| regroup(&self.membership, &part(survivors(true)), &self.base));
+        let coming = |member: &MemberState| *member == MemberState::Starting;
+        let more = more || self.states.iter().any(coming);
+        let on = match on {
+            Ok(on) => on,
+            Err(RegroupEnd::TooFew { .. }) if more => {
+                self.change = Some(change);
+                return Ok(None);
+            }
+            Err(end) => return Err(end),
+        };
         Ok(Some(self.go_on(&on, &change, end_of)))
     }
 
@@ -297,7 +483,8 @@ impl ElasticRun {
         }
         let stayed = |member: &MemberId| on.membership.rank(*member).is_some();
         let gone = before.ranks().filter(|member| !stayed(member));
-        let left: Vec<MemberId> = gone.filter(|member| self.states[*member] != MemberState::Gone).collect();
+        let stands = |member: &MemberId| matches!(self.states[*member], MemberState::Standing(_));
+        let left: Vec<MemberId> = gone.filter(stands).collect();
         for member in &left {
             self.states[*member] = MemberState::Leaving;
             commands.push((*member, RankCommand::Next { segment: None }));
@@ -353,7 +540,7 @@ impl ElasticRun {
         self.concluded && self.membership.ranks().all(ended)
     }
 
-    /// Who is left, and who is not, for the error of a run that cannot go on.
+    /// Who was lost, for the error of a run that cannot go on.
     pub fn gone(&self) -> Vec<MemberId> {
         (0..self.states.len()).filter(|member| self.states[*member] == MemberState::Gone).collect()
     }
