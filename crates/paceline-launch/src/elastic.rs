@@ -1,17 +1,21 @@
 //! The members of an elastic run, as the launcher leads them: who takes part, who was lost or leaves, and with whom the run
 //! goes on. Policy without processes: what is to be told to whom comes back as commands.
 
+mod resize;
+
 use std::time::Instant;
 
 use paceline_plan::{Elastic, Plan, PlanError};
 use paceline_protocol::{
-    GenerationMembers, Handover, MemberId, Membership, RankStanding, Refusal, RegroupEnd, Regrouped,
-    ServerShard, Setup, Strategy, TakingPart, regroup,
+    GenerationMembers, Handover, MemberId, Membership, RankStanding, Refusal, RegroupEnd, Regrouped, Setup,
+    Strategy, TakingPart, regroup,
 };
 use paceline_record::{MembershipChange, RankState};
 use paceline_train::{Generation, Segment};
 
 use crate::control::RankCommand;
+
+pub(crate) use resize::Resized;
 
 /// What members are told: each command with its member.
 pub(crate) type Commands = Vec<(MemberId, RankCommand)>;
@@ -34,25 +38,6 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
         ));
     }
     Ok(())
-}
-
-/// What is to be done so that a run has other members.
-#[derive(Debug, Default)]
-pub(crate) struct Resized {
-    pub commands: Commands,
-    /// Members whose processes are to be started.
-    pub starts: Vec<MemberId>,
-    /// The same, for people.
-    pub words: String,
-}
-
-/// Workers in words, with the verb for one or several.
-fn words(workers: &[MemberId], (one, several): (&str, &str)) -> String {
-    let numbers: Vec<String> = workers.iter().map(ToString::to_string).collect();
-    match &numbers[..] {
-        [only] => format!("worker {only} {one}"),
-        _ => format!("workers {} {several}", numbers.join(", ")),
-    }
 }
 
 /// What a member does.
@@ -252,105 +237,6 @@ impl ElasticRun {
 
     fn is_server(&self, member: MemberId) -> bool {
         (self.base.workers..self.base.world()).contains(&member)
-    }
-
-    /// Workers that take part and stay.
-    fn staying(&self) -> Vec<MemberId> {
-        let stays = |member: &MemberId| {
-            let gone = matches!(self.states[*member], MemberState::Gone | MemberState::Starting);
-            !self.drained[*member] && !gone && self.states[*member] != MemberState::Waiting
-        };
-        self.membership.workers.iter().copied().filter(stays).collect()
-    }
-
-    /// Workers that could take part at once, or soon.
-    fn reserve(&self, state: &MemberState) -> Vec<MemberId> {
-        let members = (0..self.states.len()).filter(|member| !self.is_server(*member));
-        members.filter(|member| self.states[*member] == *state).collect()
-    }
-
-    /// The run is to go on with so many workers; what is to be done, or why it cannot be.
-    pub fn resize(&mut self, workers: usize, at_s: f64) -> Result<Resized, String> {
-        let (least, most) = (self.elastic.least, self.elastic.most.min(self.base.shares()));
-        if !(least..=most).contains(&workers) {
-            return Err(format!("the run has {least} to {most} workers (--elastic {least}..{most})"));
-        }
-        if self.concluded {
-            return Err("all its work is done".into());
-        }
-        let staying = self.staying();
-        let (here, waiting) = (staying.len(), self.reserve(&MemberState::Waiting));
-        let coming = waiting.len() + self.reserve(&MemberState::Starting).len();
-        let mut resized = Resized::default();
-        if workers <= here {
-            let leaving = &staying[workers..];
-            leaving.iter().for_each(|member| self.drained[*member] = true);
-            resized.words = match leaving {
-                [] => format!("it has {workers} already"),
-                _ => format!("{workers} workers: {} to leave", words(leaving, ("is", "are"))),
-            };
-            self.wanted = workers;
-            if leaving.is_empty() {
-                return Ok(resized);
-            }
-        } else {
-            let needed = workers.saturating_sub(here + coming);
-            let mut starts = self.reserve(&MemberState::Gone);
-            starts.extend(self.reserve(&MemberState::Absent));
-            if starts.len() < needed {
-                let problem = "workers that were told to leave have not left yet: try it again in a moment";
-                return Err(problem.into());
-            }
-            starts.truncate(needed);
-            self.wanted = workers;
-            resized.words = match &starts[..] {
-                [] => format!("{workers} workers: those that wait join"),
-                _ => format!("{workers} workers: {} once loaded", words(&starts, ("joins", "join"))),
-            };
-            resized.starts = starts;
-            if waiting.is_empty() {
-                return Ok(resized);
-            }
-        }
-        self.begin_change(at_s);
-        resized.commands = self.ask_to_stand();
-        Ok(resized)
-    }
-
-    /// A member is to leave because somebody asks for it; what is to be done, or why it cannot be.
-    pub fn asked_to_drain(&mut self, member: MemberId, at_s: f64) -> Result<Resized, String> {
-        if member >= self.states.len() {
-            return Err(format!(
-                "there is no rank {member}: the run has ranks 0 to {}",
-                self.states.len() - 1
-            ));
-        }
-        if self.concluded {
-            return Err("all its work is done".into());
-        }
-        if !self.takes_part(member) || self.is_gone(member) {
-            return Err(format!("rank {member} does not take part at present"));
-        }
-        if self.drained[member] {
-            return Err(format!("rank {member} is leaving already"));
-        }
-        if self.is_server(member) {
-            let there = |other: MemberId| other != member && !self.drained[other] && !self.is_gone(other);
-            let alone = |shard: &ServerShard| {
-                let holders = [Some(shard.primary), shard.backup];
-                holders.contains(&Some(member)) && !holders.into_iter().flatten().any(there)
-            };
-            if let Some(shard) = self.membership.shards.iter().position(alone) {
-                return Err(format!("server {member} has the only copy of server shard {shard}"));
-            }
-        } else {
-            let (left, least) = (self.staying().len() - 1, self.elastic.least);
-            if left + self.reserve(&MemberState::Waiting).len() < least {
-                return Err(format!("{left} workers would be left, and the run needs at least {least}"));
-            }
-        }
-        let words = format!("rank {member} hands over its part, and leaves");
-        Ok(Resized { commands: self.drain(member, at_s), starts: Vec::new(), words })
     }
 
     /// A member is to leave: it ends when the run can do without it.

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 /// `RANK:STEP`, several of them separated by commas: the rank that dies after having done that step, step 0 being the moment
-/// before it listens. A server has done a step when it has made all its updates.
+/// before it listens. A server counts those that it has made all updates of.
 const DIE: &str = "PACELINE_TEST_DIE";
 /// The same for a rank that panics.
 const PANIC: &str = "PACELINE_TEST_PANIC";

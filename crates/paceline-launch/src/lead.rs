@@ -230,7 +230,8 @@ impl<'l, 'w> Lead<'l, 'w> {
             return self.start(rank).map(|()| None);
         }
         if !self.watch.gather.gave_account(rank) {
-            let commands = self.watch.member_lost(rank);
+            let how = self.ranks.status(rank);
+            let commands = self.watch.member_lost(rank, how);
             self.tell_members(commands)?;
         }
         Ok(None)

@@ -330,13 +330,15 @@ impl<'a> RankContext<'a> {
         let every = self.snapshot_every();
         let shares = self.own_setup().shares() as u64;
         let all = setup.end().saturating_mul(shares);
+        let mut struck = 0;
         let mut round = every.map_or(0, |every| control.segment.from * shares / every);
         let ran = server::run(&job, transport, control, &mut |seen| match seen {
             ServerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             ServerEvent::Updates(row, params) => {
                 let updates = row.step;
                 recorder.step(row);
-                fault::strike(*rank, updates / shares);
+                (struck..updates / shares).for_each(|step| fault::strike(*rank, step + 1));
+                struck = updates / shares;
                 // What all updates have made is evaluated at the end.
                 if updates < all && every.is_some_and(|every| updates / every > round) {
                     round += 1;

@@ -2,7 +2,7 @@
 //! folder that only its owner can connect to. One line of JSON each way.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,9 +13,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use paceline_record::store::{RunRow, run_folder};
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 
+use crate::error::LaunchError;
 use crate::ranks::Incoming;
 
 /// The socket's name in the run's folder.
@@ -138,8 +140,35 @@ fn connect(folder: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(within(&open, NAME))
 }
 
+/// Asks a run that the store in a folder has found; what will come of it.
+pub fn ask_run(folder: &Path, found: &RunRow, request: MemberRequest) -> Result<String, LaunchError> {
+    let refused =
+        |problem: String, hint: &'static str| LaunchError::Members { run: found.run.clone(), problem, hint };
+    if found.state != "running" {
+        let hint = "`paceline status` lists the runs that are under way";
+        return Err(refused(format!("is over: {}", found.state), hint));
+    }
+    if found.plan.as_ref().is_some_and(|plan| plan.elastic.is_none()) {
+        let hint = "start it with --elastic MIN..MAX: then its members can change";
+        return Err(refused("is not elastic: its members are those that it began with".into(), hint));
+    }
+    match ask(&run_folder(folder, &found.run), request) {
+        Ok(MemberAnswer::Accepted(words)) => Ok(words),
+        Ok(MemberAnswer::Refused(problem)) => {
+            Err(refused(format!("refuses: {problem}"), "nothing was changed"))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            let hint = "has its launcher just begun, was it killed, or does it run on another machine?";
+            Err(refused("takes no requests here: nobody listens in its folder".into(), hint))
+        }
+        Err(error) => {
+            Err(refused(format!("gave no answer: {error}"), "is the run yours, and its machine this one?"))
+        }
+    }
+}
+
 /// Asks a run under way, by its folder.
-pub fn ask(folder: &Path, request: MemberRequest) -> io::Result<MemberAnswer> {
+fn ask(folder: &Path, request: MemberRequest) -> io::Result<MemberAnswer> {
     let mut stream = connect(folder)?;
     stream.set_read_timeout(Some(2 * PATIENCE))?;
     write_line(&mut stream, &request)?;

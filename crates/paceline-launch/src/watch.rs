@@ -6,6 +6,7 @@ mod losses;
 mod members;
 mod result;
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,8 @@ pub(crate) struct Watch<'a> {
     stages: Option<Vec<PartRanges>>,
     /// The members of the run, where they may change.
     pub(crate) elastic: Option<ElasticRun>,
+    /// How the processes of members that are gone have ended.
+    deaths: BTreeMap<usize, String>,
     /// The furthest step whose model was evaluated, or is.
     shown: Option<u64>,
     clock: TrainingClock,
@@ -153,6 +156,7 @@ impl<'a> Watch<'a> {
                 .filter(|context| context.stages.is_some())
                 .map(RankContext::part_ranges),
             elastic: context.as_ref().ok().and_then(|context| elastic(launch, context)),
+            deaths: BTreeMap::new(),
             shown: None,
             clock: TrainingClock::default(),
             resumed_at: None,

@@ -7,11 +7,10 @@ use paceline_train::Update;
 use paceline_train::native::mean;
 
 use super::{Incomplete, Snapshot, Watch};
-use crate::agent;
 use crate::control::RankCommand;
 use crate::elastic::{Commands, ElasticRun, Resized};
 use crate::error::LaunchError;
-use crate::rank::RankContext;
+use crate::rank::{RankContext, role};
 use crate::requests::MemberRequest;
 use crate::run::Launch;
 
@@ -62,11 +61,16 @@ impl Watch<'_> {
             Ok(None) => return Ok(Vec::new()),
             Ok(Some(regrouped)) => regrouped,
             Err(end) => {
-                let gone = agent::words(self.launch.plan, &elastic.gone());
+                let (plan, step) = (self.launch.plan, elastic.reached);
+                let lost = |rank: usize| match self.deaths.get(&rank) {
+                    Some(how) => format!("{} {rank} ({how})", role(plan, rank)),
+                    None => format!("{} {rank}", role(plan, rank)),
+                };
+                let gone = elastic.gone().into_iter().map(lost).collect::<Vec<_>>().join(", ");
                 let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
                 let saved = saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step);
                 let run = self.launch.run.to_owned();
-                return Err(LaunchError::NobodyLeft { cause: end.to_string(), gone, saved, run });
+                return Err(LaunchError::NobodyLeft { step, cause: end.to_string(), gone, saved, run });
             }
         };
         let part = (0..elastic.addresses.len()).map(|member| elastic.takes_part(member)).collect();
@@ -77,7 +81,9 @@ impl Watch<'_> {
     }
 
     /// A member whose process has ended: whether the run goes on without it, and what the others are told.
-    pub(crate) fn member_lost(&mut self, rank: usize) -> Commands {
+    /// How its process ended is told if the run cannot go on.
+    pub(crate) fn member_lost(&mut self, rank: usize, how: Option<String>) -> Commands {
+        self.deaths.extend(how.map(|how| (rank, how)));
         let train_s = self.clock.now_s();
         self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(rank, train_s))
     }
@@ -98,6 +104,7 @@ impl Watch<'_> {
     pub(crate) fn starts(&mut self, rank: usize) {
         self.addresses[rank].clear();
         self.gather.forget(rank);
+        self.deaths.remove(&rank);
         if let (true, Some(elastic)) = (self.connected, &mut self.elastic) {
             elastic.started(rank);
         }

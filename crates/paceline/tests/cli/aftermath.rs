@@ -139,12 +139,12 @@ fn stored_once(store: &Store, row: &RunRow, told: &[Value]) {
     let wrong: Vec<_> = stored.iter().filter(|(_, left)| **left != 0).collect();
     assert!(wrong.is_empty(), "U2: told and stored differ: {wrong:?}");
     let steps = store.rows("steps", row).unwrap();
-    let ranks = steps.numbers("rank");
-    let mut own: Vec<_> = ranks
-        .iter()
-        .zip(steps.numbers("step"))
-        .map(|(rank, step)| (rank.unwrap_or_default() as u64, step.unwrap_or_default() as u64))
-        .collect();
+    // Rows of servers count updates.
+    let plan = row.plan.as_ref().expect("its plan can be read");
+    let numbers =
+        |name: &str| steps.numbers(name).into_iter().map(|number| number.unwrap_or_default() as u64);
+    let rows = numbers("rank").zip(numbers("step"));
+    let mut own: Vec<_> = rows.filter(|(rank, _)| plan.is_worker(*rank as usize)).collect();
     own.sort_unstable();
     let all = own.len();
     own.dedup();

@@ -234,14 +234,14 @@ fn a_run_that_loses_too_many_says_whom_and_where_it_goes_on() {
             &ring,
             "--elastic 4..4",
             "2:25",
-            &["3 workers are left, and the run needs at least 4", "worker 2"][..],
+            &["after step", "3 workers are left, and the run needs at least 4", "worker 2 (", "SIGKILL"][..],
         ),
         // A server together with its own backup.
         (
             &servers,
             "--backup 1 --elastic 2..4",
             "4:25,5:25",
-            &["server shard", "nobody has a copy", "server 4, server 5"],
+            &["server shard", "nobody has a copy", "server 4 (", "server 5 (", "SIGKILL"],
         ),
     ] {
         let scene = Scene::new();
