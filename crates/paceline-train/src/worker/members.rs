@@ -68,6 +68,8 @@ impl Worker<'_> {
                 self.step_done(source, control, say, from - 1, (Duration::ZERO, 0))?;
             }
             // A step that was given up is made anew, by whoever.
+            // One that was handed over has no row of this worker's, which goes on counting as the others do.
+            self.own += from.saturating_sub(self.done);
             (self.done, self.taken) = (from, self.settled);
             let participant = self.take_place(source, control, *generation)?;
             let (Some(members), Some(place)) = (&mut control.members, &self.generation) else {
