@@ -42,6 +42,8 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optio
 
 from .frames import (
     ACCOUNT,
+    ARRIVED,
+    ARRIVED_BODY,
     BODY_LIMIT,
     BYE,
     DONE,
@@ -126,6 +128,11 @@ class Attachment:
         self.save_wanted = False
         self.before_leave: Optional[Callable[[], None]] = None
         """Called before ``LEAVE``: puts the final parameters into the memory."""
+
+        self.arrived: List[Tuple[int, int]] = []
+        """First element and length of parts of the mean gradient that are there before the step is settled."""
+        self.on_arrived: Optional[Callable[[], None]] = None
+        """Called when something was added to ``arrived``, while this waits or looks; it takes it away."""
 
         self._send(HELLO, _document(hello))
         welcome = self._welcome()
@@ -361,8 +368,9 @@ class Attachment:
         """Sees what the rank has said meanwhile (``OVER``, ``SAVE``), without waiting."""
         while not self.ended and (self._unread or self._poll.poll(0)):
             kind, body = self._receive()
-            if not self._meanwhile(kind):
+            if not self._meanwhile(kind, body):
                 raise self._unexpected(kind, body, "nothing")
+        self._tell_arrived()
 
     def leave(self) -> None:
         """Ends the script's part of the run: the final parameters lie in the memory. Also called when Python ends."""
@@ -416,11 +424,21 @@ class Attachment:
             kind, body = self._receive()
             if kind == wanted:
                 return body
-            if not self._meanwhile(kind):
+            if not self._meanwhile(kind, body):
                 raise self._unexpected(kind, body, NAMES[wanted])
+            if not self._unread:
+                self._tell_arrived()
 
-    def _meanwhile(self, kind: int) -> bool:
+    def _tell_arrived(self) -> None:
+        if self.arrived and self.on_arrived is not None:
+            self.on_arrived()
+
+    def _meanwhile(self, kind: int, body: bytes) -> bool:
         """Notes a frame that may come at any time; whether it was one."""
+        if kind == ARRIVED:
+            first, length = ARRIVED_BODY.unpack(body)
+            self.arrived.append((first, length))
+            return True
         if kind == OVER:
             self.over = True
         elif kind == SAVE:
@@ -502,12 +520,14 @@ def attach(
     *,
     framework: str = "python",
     optimizer: Optional[Dict[str, Any]] = None,
+    arrivals: bool = False,
 ) -> Optional[Attachment]:
     """Attaches this script to the rank that started it; ``None`` if it was started alone.
 
     :param tensors: names and shapes of the parameters, in the model's order.
     :param framework: what computes, for the record.
     :param optimizer: the optimiser's kind and settings (``docs/attach.md``), for servers that run it.
+    :param arrivals: whether to hear of each part of the mean gradient as soon as it is there (:attr:`Attachment.arrived`).
     """
     global _attachment
     if _attachment is not None:
@@ -531,6 +551,7 @@ def attach(
         "framework": framework,
         "tensors": [{"name": name, "shape": list(shape)} for name, shape in tensors],
         "optimizer": optimizer,
+        "arrivals": arrivals,
     }
     link = Attachment(connection, hello)
     _attachment = link

@@ -5,7 +5,7 @@ import struct
 PROTOCOL = 1
 
 HELLO, WELCOME, READY, START, TICKET, DONE, SETTLED, TAKEN, STEPS, REPORT = range(1, 11)
-PART, SAVED, GO, LEAVE, BYE, FAULT, REFUSED, SAVE, OVER = range(11, 20)
+PART, SAVED, GO, LEAVE, BYE, FAULT, REFUSED, SAVE, OVER, ARRIVED = range(11, 21)
 
 NAMES = {
     HELLO: "HELLO",
@@ -27,6 +27,7 @@ NAMES = {
     REFUSED: "REFUSED",
     SAVE: "SAVE",
     OVER: "OVER",
+    ARRIVED: "ARRIVED",
 }
 
 # The longest body of a frame, and the pieces that longer bytes travel in.
@@ -41,6 +42,7 @@ SETTLED_BODY = struct.Struct("<QId")
 GO_BODY = struct.Struct("<Id")
 NUMBER = struct.Struct("<Q")
 SAVED_BODY = struct.Struct("<QQ")
+ARRIVED_BODY = struct.Struct("<QQ")
 FACTOR = struct.Struct("<d")
 
 IS_OVER = 1

@@ -61,22 +61,25 @@ class FakeDevice:
         self.asked.append("copy after")
 
     def compute_after(self, event: _Event) -> None:
+        """What computes here cannot wait beside: it does so at once."""
         self.asked.append("compute after")
+        event.synchronize()
+
+    def returning(self) -> ContextManager[None]:
+        return contextlib.nullcontext()
+
+    def returned(self) -> _Event:
+        self.asked.append("returned")
+        return _Event(self, len(self._operations))
+
+    def return_after(self, event: _Event) -> None:
+        self.asked.append("return after")
+
+    def buffer(self, length: int) -> Any:
+        import torch
+
+        return torch.zeros(length)
 
     def copy(self, to: Any, of: Any) -> None:
-        """``of`` may be something that is computed when the copy is made."""
         self.asked.append("copy")
-
-        def copy() -> None:
-            to.copy_(of() if callable(of) else of)
-
-        self._operations.append(copy)
-
-    def scaled(self, gradient: Any, scale: float) -> Callable[[], Any]:
-        return lambda: gradient.float() * scale
-
-    def received(self, numbers: Any, like: Any) -> Callable[[], Any]:
-        return lambda: numbers
-
-    def keep(self, tensor: Any) -> None:
-        self.asked.append("keep")
+        self._operations.append(lambda: to.copy_(of))

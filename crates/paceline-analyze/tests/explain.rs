@@ -436,6 +436,7 @@ fn of_script(delegated: Option<&str>) -> RecordedRun {
         delegated: delegated.map(str::to_owned),
         gpus: Vec::new(),
         without_mps: false,
+        staged: false,
         auto: false,
     };
     recorded.plan = Some(Plan { workers: 2, script: Some(script), ..Plan::example() });

@@ -24,7 +24,7 @@ pub use process::{
     ScriptCommand, ScriptEvent, ScriptFailure, ScriptListener, ScriptPlace, ScriptProcess, end_scripts,
     of_engines,
 };
-pub use socket::{AttachError, ScriptSocket};
+pub use socket::{Arrivals, AttachError, ScriptSocket};
 
 /// The version of the protocol.
 pub const PROTOCOL: u32 = 1;

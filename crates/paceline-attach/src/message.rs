@@ -70,6 +70,9 @@ pub struct Attached {
     /// Its optimiser, if that can be told.
     #[serde(default)]
     pub optimizer: Option<ScriptOptimizer>,
+    /// Whether it wants to hear of each part of the mean gradient as soon as it is there.
+    #[serde(default)]
+    pub arrivals: bool,
 }
 
 /// What a script hands over in each step.
@@ -357,6 +360,8 @@ pub enum RankMessage<'a> {
     Start { step: u64, scale: f64, kept: &'a [u8] },
     /// A step is settled: whether the run ended before it, whether the script is to save itself after it.
     Settled { step: u64, over: bool, save: bool, scale: f64 },
+    /// A part of the mean gradient is there before the step is settled: its first number, and how many.
+    Arrived { first: usize, numbers: usize },
     /// What it has saved is kept: it goes on, or the run is over.
     Go { over: bool, scale: f64 },
     /// It may end.
@@ -386,6 +391,10 @@ impl RankMessage<'_> {
                 let flags = u32::from(*over) | u32::from(*save) << 1;
                 let body = [&step.to_le_bytes()[..], &flags.to_le_bytes(), &scale.to_le_bytes()].concat();
                 frame::put(out, 7, &body);
+            }
+            Self::Arrived { first, numbers } => {
+                let body = [(*first as u64).to_le_bytes(), (*numbers as u64).to_le_bytes()].concat();
+                frame::put(out, 20, &body);
             }
             Self::Go { over, scale } => {
                 frame::put(out, 13, &[&u32::from(*over).to_le_bytes()[..], &scale.to_le_bytes()].concat());

@@ -37,6 +37,22 @@ fn of_frame(bytes: usize) -> String {
     if bytes == 0 { String::new() } else { format!(" within a frame ({bytes} bytes of it came)") }
 }
 
+/// Tells a script which parts of the mean gradient are there already, from wherever the exchange is made.
+pub struct Arrivals {
+    stream: Arc<UnixStream>,
+    out: Vec<u8>,
+}
+
+impl Arrivals {
+    /// These numbers are there. The end of the step says so once more: a script that does not listen now misses nothing.
+    pub fn tell(&mut self, first: usize, numbers: usize) {
+        self.out.clear();
+        RankMessage::Arrived { first, numbers }.write(&mut self.out);
+        // So short a message is written whole or, where there is no room, not at all. A lost script is noticed elsewhere.
+        let _ = (&*self.stream).write(&self.out);
+    }
+}
+
 /// The rank's end.
 pub struct ScriptSocket {
     stream: Arc<UnixStream>,
@@ -66,6 +82,11 @@ impl ScriptSocket {
     /// What can be waited for: it is readable when the script has said something.
     pub fn wakes(&self) -> Arc<UnixStream> {
         Arc::clone(&self.stream)
+    }
+
+    /// What tells of arrivals.
+    pub fn arrivals(&self) -> Arrivals {
+        Arrivals { stream: Arc::clone(&self.stream), out: Vec::new() }
     }
 
     /// The next message, if it has come.

@@ -128,7 +128,7 @@ impl Task {
         let RankPart { rank, transport, cpu_seconds, .. } = part;
         let largest = *self.sizes.iter().max().expect("a size");
         let memory = (0..largest.min(MEMORY)).map(|i| (i % 251 + 1) as f32).collect();
-        let mut end = End::new(transport, Flat(memory), bench.workers, cpu_seconds);
+        let mut end = End::new(transport, Flat(memory, 0), bench.workers, cpu_seconds);
         if rank.is_multiple_of(2) { self.lead(bench, rank, &mut end) } else { follow(rank - 1, &mut end) }
     }
 

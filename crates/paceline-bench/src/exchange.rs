@@ -234,7 +234,7 @@ impl Bench {
                 if let Some(file) = storage.descriptor_to_read().map_err(unlent)? {
                     transport.lend(0, file)?;
                 }
-                let mut end = End::new(transport, Flat(storage), self.workers, cpu_seconds);
+                let mut end = End::new(transport, Flat(storage, 0), self.workers, cpu_seconds);
                 end.take_bodies_in(self.sizes.iter().copied().max().unwrap_or(0));
                 // What the peer has read is written more slowly than before, what it wrote is read more slowly: that is
                 // the price of memory that is shared, and it is paid in the passes between two exchanges.
@@ -245,9 +245,9 @@ impl Bench {
                 };
                 self.point_to_point(rank, end, used, &mut all)?;
             } else {
-                let end = End::new(transport, Flat(Vec::new()), self.workers, cpu_seconds);
+                let end = End::new(transport, Flat(Vec::new(), 0), self.workers, cpu_seconds);
                 let fresh = |end: &mut End, size: usize, _: &mut dyn FnMut()| {
-                    end.memory = Flat(vec![1.0; size.min(MEMORY)]);
+                    end.memory = Flat(vec![1.0; size.min(MEMORY)], 0);
                     0.0
                 };
                 self.point_to_point(rank, end, fresh, &mut all)?;
@@ -260,11 +260,12 @@ impl Bench {
         let storage = self.storage(if engine.lends() { Allocator::Shared } else { Allocator::Private })?;
         engine.lend(Buf::Grad, &storage)?;
         let explained = matches!(self.task, Task::Explain).then_some(cpu_seconds);
-        let mut memory = Timed::new(Flat(storage), explained);
+        let mut memory = Timed::new(Flat(storage, 0), explained);
         for (round, &size) in self.sizes.iter().enumerate() {
             if round > 0 {
                 engine.succeed(participant(round), round as u32);
             }
+            memory.inner.1 = size;
             memory.inner.0[..size].fill((rank + 1) as f32);
             self.allreduce(&mut engine, &mut memory, rank, size, &mut all)?;
             figures.extend(memory.figures(size, self.repetitions(size)));
@@ -506,8 +507,8 @@ pub fn play(
     bench.play(RankPart { rank, transport, registries, cpu_seconds: process::cpu_seconds })
 }
 
-/// A gradient buffer without a model.
-pub(crate) struct Flat<B = Vec<f32>>(pub(crate) B);
+/// A gradient buffer without a model, and how many of its elements change together.
+pub(crate) struct Flat<B = Vec<f32>>(pub(crate) B, pub(crate) usize);
 
 impl<B: Deref<Target = [f32]>> Source for Flat<B> {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
@@ -522,7 +523,7 @@ impl<B: DerefMut<Target = [f32]>> Memory for Flat<B> {
                 bodies.add_to(msg, 0, &mut self.0[dst.range()]);
             }
             Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => {
-                bodies.copy_to(msg, 0, &mut self.0[dst.range()]);
+                bodies.copy_to(msg, 0, &mut self.0[dst.range()], self.1);
             }
             // There is no model to update.
             Action::Apply { .. } => {}

@@ -101,6 +101,8 @@ impl<M: Memory> Memory for Timed<M> {
 fn machine_costs(size: usize) -> [f64; 3] {
     let (mut to, from) = (vec![0.0f32; size.max(1)], vec![1.0f32; size.max(1)]);
     let per_byte = |work: &mut dyn FnMut(&mut [f32], &[f32]), to: &mut [f32]| {
+        // Pages that were never touched are no part of it.
+        to.fill(0.0);
         let (start, mut bytes) = (Instant::now(), 0);
         while bytes == 0 || start.elapsed() < WINDOW {
             for (to, from) in to.chunks_mut(MESSAGE).zip(from.chunks(MESSAGE)) {

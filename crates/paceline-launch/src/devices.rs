@@ -160,6 +160,7 @@ mod tests {
             delegated: None,
             gpus: gpus.iter().map(|gpu| (*gpu).to_owned()).collect(),
             without_mps: false,
+            staged: false,
             auto: false,
         };
         Plan { workers, script: Some(script), ..Plan::example() }

@@ -3,8 +3,8 @@
 mod life;
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use paceline_attach::{Gives, ScriptOptimizer, Takes};
@@ -438,12 +438,19 @@ pub(crate) fn failed(error: &TrainError) -> RankEvent {
     RankEvent::Failed { message: error.to_string(), hint: error.hint(), kind: error.kind(), lost }
 }
 
+/// Cores that this process could use when it began.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// Options of a rank's connections, where `threads` threads compute on its machine.
 pub(crate) fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     StreamOptions {
         max_body: worker::MESSAGE,
         own_core: threads <= cores,
+        spare_core: 2 * threads <= cores,
         buffer,
         ..StreamOptions::default()
     }

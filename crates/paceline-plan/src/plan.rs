@@ -103,6 +103,9 @@ pub struct Script {
     /// Whether workers of one GPU take turns even where NVIDIA's multi-process service could be started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_mps: bool,
+    /// Whether a worker alone hands its gradients over as it would with others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub staged: bool,
     /// Whether the script says nothing of this program, and its model, optimiser and loaders are found while it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
@@ -507,12 +510,16 @@ impl Plan {
         if self.delegated() {
             all.retain(|name, _| !OF_OWN_EXCHANGE.contains(&name.as_str()));
         }
-        let Script { file, sha256, args, python, apply, delegated: _, gpus, without_mps, auto } = script;
+        let Script { file, sha256, args, python, apply, delegated: _, gpus, without_mps, staged, auto } =
+            script;
         if !gpus.is_empty() {
             all.insert("gpus".into(), gpus.join(",").into());
         }
         if *without_mps {
             all.insert("mps".into(), "off".into());
+        }
+        if *staged {
+            all.insert("staging".into(), "always".into());
         }
         if *auto {
             all.insert("auto".into(), true.into());

@@ -439,6 +439,7 @@ fn script(file: &Path, given: &PlanSettings) -> Result<Script, PlanError> {
         delegated: None,
         gpus: given.text("gpus").map_or(Ok(Vec::new()), gpus)?,
         without_mps: given.text("mps") == Some("off"),
+        staged: given.text("staging") == Some("always"),
         auto: given.given("auto"),
     })
 }

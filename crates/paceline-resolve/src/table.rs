@@ -247,6 +247,9 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         RunSetting { requires: Some("gpus"), ..new("mps",
             "Whether several workers of a GPU share it by NVIDIA's multi-process service, where that can be started [default: \
             auto]", words(["auto", "off"])) },
+        RunSetting { requires: Some("script"), ..new("staging",
+            "Whether a script that is the only worker hands its gradients over as if there were others, to measure what that costs \
+            it; several workers always do [default: auto, which does not]", words(["auto", "always"])) },
         RunSetting { requires: Some("script"), ..new("auto",
             "The script says nothing of Paceline: its model, optimiser and loaders are found while it runs, or refused \
             (docs/pytorch.md#unchanged-scripts); an experiment", Switch) },

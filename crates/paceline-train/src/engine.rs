@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use paceline_attach::Arrivals;
 use paceline_memory::TensorStorage;
 use paceline_protocol::{
     Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank,
@@ -133,6 +134,8 @@ pub struct Engine {
     pub refused: Vec<String>,
     /// What was done, if somebody wants to know.
     pub trace: Option<Trace>,
+    /// Who is told of parts of a script's mean gradient as soon as they are there.
+    pub arrivals: Option<Arrivals>,
     /// Who records links and messages.
     pub watch: Option<Watch>,
 }
@@ -181,6 +184,7 @@ impl Engine {
             staleness: Vec::new(),
             refused: Vec::new(),
             trace: None,
+            arrivals: None,
             watch: None,
         }
     }
@@ -402,6 +406,11 @@ impl Engine {
                 let done = memory.compute(&action, Bodies(&self.bodies));
                 self.times.codec += start.map_or(Duration::ZERO, |start| start.elapsed());
                 done
+            }
+            // The script makes the update; what it makes it of is there.
+            Action::Apply { grad, .. } if self.arrivals.is_some() && grad.buf == Buf::Grad => {
+                self.arrivals.iter_mut().for_each(|arrivals| arrivals.tell(grad.offset, grad.len));
+                true
             }
             Action::Apply { .. } => {
                 let start = Instant::now();

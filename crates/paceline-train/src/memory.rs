@@ -52,6 +52,9 @@ pub fn region(span: Span) -> Region {
     Region { buf, offset: span.offset, len: span.len }
 }
 
+/// Elements from which on a buffer (16 MiB) does not stay in the caches that cores have for themselves until it is used.
+const STREAMED: usize = 4 << 20;
+
 /// Received bodies, by their number.
 #[derive(Clone, Copy)]
 pub struct Bodies<'a>(pub &'a [Option<Body>]);
@@ -71,15 +74,20 @@ impl<'a> Bodies<'a> {
         self.body(msg).add_to(at, dst, add);
     }
 
-    /// `dst = ` elements of a body, from `at` on.
-    pub fn copy_to(self, msg: MsgId, at: usize, dst: &mut [f32]) {
-        self.body(msg).copy_to(at, dst);
+    /// `dst = ` elements of a body, from `at` on; `dst` is a part of `whole` elements, all of which change.
+    pub fn copy_to(self, msg: MsgId, at: usize, dst: &mut [f32], whole: usize) {
+        if whole >= STREAMED { self.body(msg).stream_to(at, dst) } else { self.body(msg).copy_to(at, dst) }
     }
 
     /// Sums or copies a whole body into its place.
     fn take(self, msg: MsgId, action: &Action, dst: &mut [f32]) {
         assert_eq!(self.body(msg).len(), dst.len(), "a body of the region's length");
-        if let Action::Reduce { .. } = action { self.add_to(msg, 0, dst) } else { self.copy_to(msg, 0, dst) }
+        let whole = dst.len();
+        if let Action::Reduce { .. } = action {
+            self.add_to(msg, 0, dst)
+        } else {
+            self.copy_to(msg, 0, dst, whole)
+        }
     }
 }
 
@@ -168,6 +176,11 @@ impl<'g> FinishedGradients<'g> {
             let to = (region.offset + region.len).min(offset + slice.len());
             (from < to).then(|| (i, from - offset..to - offset, from - region.offset))
         })
+    }
+
+    /// Elements up to the end of what is finished.
+    fn len(&self) -> usize {
+        self.slices.first().map_or(0, |(at, slice)| at + slice.len())
     }
 
     /// Lets `f` change the parts of a region, with their offset in it.
@@ -261,7 +274,8 @@ impl Memory for BackwardMemory<'_, '_> {
                 grads.change(dst, |at, part| bodies.add_to(msg, at, part));
             }
             Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } if dst.buf == own => {
-                grads.change(dst, |at, part| bodies.copy_to(msg, at, part));
+                let whole = grads.len();
+                grads.change(dst, |at, part| bodies.copy_to(msg, at, part, whole));
             }
             Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, .. }, src } if src.buf == own => {
                 let dst = &mut buffers[usize::from(n)][offset..];

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_attach::{
-    AttachError, Attached, Gives, PROTOCOL, RankMessage, ScriptListener, ScriptMessage, ScriptPlace,
-    ScriptProcess, ScriptSocket, StepAccount, Takes, Welcome,
+    Arrivals, AttachError, Attached, Gives, PROTOCOL, RankMessage, ScriptListener, ScriptMessage,
+    ScriptPlace, ScriptProcess, ScriptSocket, StepAccount, Takes, Welcome,
 };
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::Outcome;
@@ -44,7 +44,8 @@ const WAIT: Duration = Duration::from_millis(100);
 /// What the scripts of a plan hand over and take back.
 pub fn script_exchange(plan: &TypedPlan<'_>) -> (Gives, Takes) {
     let apply_server = plan.script.as_ref().is_some_and(|script| script.apply == "server");
-    let nobody = plan.document.strategy == SINGLE || plan.strategy.delegated.is_some();
+    let staged = plan.script.as_ref().is_some_and(|script| script.staged);
+    let nobody = plan.document.strategy == SINGLE && !staged || plan.strategy.delegated.is_some();
     match (nobody, &plan.document.averages[..], plan.servers) {
         (true, ..) => (Gives::Nothing, Takes::Nothing),
         (_, "weights", _) => (Gives::Parameters, Takes::Parameters),
@@ -102,6 +103,7 @@ pub struct ScriptSource {
     /// Tensors of the layout before the script's own.
     flags: usize,
     gives: Gives,
+    takes: Takes,
     workers: usize,
     /// The buffers, until the worker takes them; and the parameters once more, to read what the script leaves there.
     memory: Option<(TensorStorage, TensorStorage)>,
@@ -202,6 +204,7 @@ impl ScriptSource {
             layout,
             flags,
             gives,
+            takes,
             workers: plan.workers,
             params: again,
             start: Vec::new(),
@@ -516,6 +519,10 @@ impl GradientSource for ScriptSource {
 
     fn beside(&self) -> Option<Arc<UnixStream>> {
         Some(self.socket.wakes())
+    }
+
+    fn arrivals(&self) -> Option<Arrivals> {
+        (self.attached.arrivals && self.takes == Takes::Gradients).then(|| self.socket.arrivals())
     }
 
     fn cpu_seconds(&self) -> f64 {

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_attach::Arrivals;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Graph, GraphPart, Outcome};
 use paceline_protocol::{GradientScale, OpId, Rank, Setup, Tensor};
@@ -185,6 +186,11 @@ pub trait GradientSource {
 
     /// Whether the source computes beside this thread, and what then ends a wait for it.
     fn beside(&self) -> Option<Arc<UnixStream>> {
+        None
+    }
+
+    /// Where the source is told of parts of the mean gradient before the step is settled, if it wants to be.
+    fn arrivals(&self) -> Option<Arrivals> {
         None
     }
 

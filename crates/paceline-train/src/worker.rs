@@ -177,6 +177,7 @@ impl<'a> Worker<'a> {
         if let Some(generation) = &generation {
             engine.of_members(&generation.members, control.segment.generation, &control.gate);
         }
+        engine.arrivals = source.arrivals();
         if let Some(stream) = source.beside() {
             engine.wake_by(Some(stream));
             // How long a script takes between two exchanges is watched where it runs.

@@ -57,6 +57,7 @@ fn plan(strategy: &Strategy, sync: &str, averages: &str, apply: &str, workers: u
         delegated: None,
         gpus: Vec::new(),
         without_mps: false,
+        staged: false,
         auto: false,
     };
     let mut options = Options::default();

@@ -128,7 +128,8 @@ impl RecordedScript {
 
     /// Its pass in a plan: a worker alone copies no gradients, and workers of one GPU are in each other's way on it.
     pub(crate) fn timing(&self, plan: &Plan) -> PassTiming {
-        let pass = self.alone.as_ref().filter(|_| plan.strategy == SINGLE).unwrap_or(&self.timing);
+        let staged = plan.script.as_ref().is_some_and(|script| script.staged);
+        let pass = self.alone.as_ref().filter(|_| plan.strategy == SINGLE && !staged).unwrap_or(&self.timing);
         match &self.source {
             ScriptEvidence::Calibration(time) if time.gpus > 0 => {
                 let sharing = time.sharing_of_gpus(plan.workers, gpus(plan, time));
@@ -390,6 +391,7 @@ mod tests {
             delegated: (strategy == "ddp-gloo").then(|| "gloo".into()),
             gpus: Vec::new(),
             without_mps: false,
+            staged: false,
             auto: false,
         };
         Plan {

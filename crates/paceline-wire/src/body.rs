@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::shared::stream_slice;
 use crate::shm::Lent;
 
 /// New buffers are this much longer than asked for at most, so that nearly equal messages share them.
@@ -72,6 +73,15 @@ impl Body {
         match &self.elements {
             Elements::Own(own) => dst.copy_from_slice(&own.buffer[at..at + dst.len()]),
             Elements::Lent(lent, _) => lent.copy_to(at, dst),
+        }
+    }
+
+    /// The same past the caches: for memory that is longer than they are, of which this is a part.
+    pub fn stream_to(&self, at: usize, dst: &mut [f32]) {
+        self.check(at, dst.len());
+        match &self.elements {
+            Elements::Own(own) => stream_slice(&own.buffer[at..at + dst.len()], dst),
+            Elements::Lent(lent, _) => lent.stream_to(at, dst),
         }
     }
 

@@ -86,14 +86,98 @@ impl LentMemory {
         unsafe { copy(from.cast(), dst.as_mut_ptr().cast(), size_of_val(dst)) }
     }
 
+    /// The same past the caches, for numbers that would not stay in them.
+    pub(crate) fn stream_to(&self, offset: usize, dst: &mut [f32]) {
+        let from = self.from(offset, dst.len());
+        // SAFETY: as above.
+        unsafe { stream(from, dst) }
+    }
+
     /// `dst += ` the numbers from `offset` on.
     pub(crate) fn add_to(&self, offset: usize, dst: &mut [f32]) {
         let from = self.from(offset, dst.len());
-        for (i, number) in dst.iter_mut().enumerate() {
-            // SAFETY: as above; each number is read once.
-            *number += unsafe { from.add(i).read() };
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: so many numbers are there, as above, and the processor has these instructions.
+            return unsafe { add_ahead(from, dst) };
         }
+        // SAFETY: as above.
+        unsafe { add(from, dst) }
     }
+}
+
+/// `to = from`, past the caches. A line that is written as usual is first read, and then drives out what is used sooner.
+pub(crate) fn stream_slice(from: &[f32], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "as many numbers");
+    // SAFETY: so many numbers are there.
+    unsafe { stream(from.as_ptr(), to) }
+}
+
+/// Adds numbers in another process's memory.
+///
+/// # Safety
+/// There are as many of them; each is read once.
+#[inline(always)]
+unsafe fn add(from: *const f32, dst: &mut [f32]) {
+    for (i, number) in dst.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *number += unsafe { from.add(i).read() };
+    }
+}
+
+/// The same, asking for lines before they are needed: no processor looks beyond a page by itself.
+///
+/// # Safety
+/// As for [`add`], on a processor with AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn add_ahead(from: *const f32, dst: &mut [f32]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    /// Numbers in a line, and how far ahead lines are asked for.
+    const LINE: usize = 16;
+    const AHEAD: usize = 256;
+    for (i, line) in dst.chunks_mut(LINE).enumerate() {
+        let at = from.wrapping_add(LINE * i);
+        // An address beyond the end is no error here: nothing is read.
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+        // SAFETY: the caller's promise, for a part of the numbers.
+        unsafe { add(at, line) };
+    }
+}
+
+/// Copies past the caches.
+///
+/// # Safety
+/// As for [`ptr::copy_nonoverlapping`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream(from: *const f32, to: &mut [f32]) {
+    use std::arch::x86_64::{_mm_loadu_ps, _mm_sfence, _mm_stream_ps};
+    let len = to.len();
+    let to = to.as_mut_ptr();
+    // Stores past the caches go to aligned places.
+    let head = to.align_offset(16).min(len);
+    let body = (len - head) / 4 * 4;
+    // SAFETY: the caller's promise, for the parts before, within and behind the aligned places. The fence makes what was
+    // written here visible before anything that is written later.
+    unsafe {
+        ptr::copy_nonoverlapping(from, to, head);
+        for i in (head..head + body).step_by(4) {
+            _mm_stream_ps(to.add(i), _mm_loadu_ps(from.add(i)));
+        }
+        _mm_sfence();
+        let done = head + body;
+        ptr::copy_nonoverlapping(from.add(done), to.add(done), len - done);
+    }
+}
+
+/// Copies: these processors decide by themselves.
+///
+/// # Safety
+/// As for [`ptr::copy_nonoverlapping`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream(from: *const f32, to: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { copy(from.cast(), to.as_mut_ptr().cast(), size_of_val(to)) }
 }
 
 /// Copies block by block. The C library takes another way for long copies (string instructions), which is a
@@ -139,6 +223,26 @@ mod tests {
         lent.copy_to(0, &mut sum);
         assert_eq!(sum, [1.0, 2.0, 3.0]);
         assert!(LentMemory::open(&Shared::create(6).unwrap().1).is_err());
+    }
+
+    #[test]
+    fn numbers_are_the_same_past_the_caches_and_asked_for_ahead_wherever_they_lie() {
+        let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+        let (ours, file) = Shared::create(4000).unwrap();
+        ours.copy_in(0, bytemuck::cast_slice(&numbers));
+        let lent = LentMemory::open(&file).unwrap();
+        for (at, len) in [(0, 1000), (1, 999), (2, 37), (3, 5), (7, 0), (999, 1)] {
+            for shift in 0..5 {
+                let mut all = vec![-1.0; shift + len + 3];
+                lent.stream_to(at, &mut all[shift..shift + len]);
+                assert_eq!(all[shift..shift + len], numbers[at..at + len]);
+                assert_eq!((shift == 0 || all[shift - 1] == -1.0, all[shift + len]), (true, -1.0));
+                stream_slice(&numbers[at..at + len], &mut all[shift..shift + len]);
+                lent.add_to(at, &mut all[shift..shift + len]);
+                let twice: Vec<f32> = numbers[at..at + len].iter().map(|x| 2.0 * x).collect();
+                assert_eq!((&all[shift..shift + len], all[shift + len]), (&twice[..], -1.0));
+            }
+        }
     }
 
     #[test]

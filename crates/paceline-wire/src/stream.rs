@@ -5,7 +5,8 @@
 //! - `connect`: from a list of peers to connections
 //! - `shake`: one handshake on one socket; `strangers`: whoever knocks at the listener
 //! - [`fed`]: frames out of bytes in memory
-//! - `peer`: one connection; `outbound` and `inbound`: its two directions; `lending`: bodies that stay where they are
+//! - `peer`: one connection; `outbound` and `inbound`: its two directions; `lending`: bodies that stay where they are;
+//!   `intake`: a second thread that reads
 //!
 //! Dropping a [`StreamTransport`] closes its connections. Over TCP the kernel forgets what it still has to send if
 //! something unread came from the same peer, so ranks say goodbye to each other before they drop theirs.
@@ -13,6 +14,7 @@
 mod connect;
 pub mod fed;
 mod inbound;
+mod intake;
 mod lending;
 pub mod medium;
 mod outbound;
@@ -34,6 +36,7 @@ use crate::frame::LONGEST;
 use crate::identity::Identity;
 use crate::kernel::KernelView;
 use crate::transport::{Event, Meta, Source, Span, Traffic, Transport};
+use intake::{ReaderThread, WORTH_A_THREAD};
 use medium::Medium;
 use peer::Peer;
 use strangers::{Strangers, Visit};
@@ -56,11 +59,19 @@ pub struct StreamOptions {
     pub handshake: Duration,
     /// Whether this host has a core for each of its ranks, so that a short wait may keep it busy.
     pub own_core: bool,
+    /// Whether it has another core for each of them, so that a second thread may read long messages.
+    pub spare_core: bool,
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        Self { max_body: 16 << 20, buffer: None, handshake: Duration::from_secs(1), own_core: false }
+        Self {
+            max_body: 16 << 20,
+            buffer: None,
+            handshake: Duration::from_secs(1),
+            own_core: false,
+            spare_core: false,
+        }
     }
 }
 
@@ -131,6 +142,9 @@ pub struct StreamTransport<M: Medium> {
     /// What ends a wait besides messages.
     wakes: Option<Arc<UnixStream>>,
     spin: Spin,
+    /// Reads beside this thread while long messages are on their way, and whether it did so before a sleep.
+    reader: Option<ReaderThread>,
+    was_reading: bool,
 }
 
 impl<M: Medium> StreamTransport<M> {
@@ -191,6 +205,7 @@ impl<M: Medium> Turns for StreamTransport<M> {
     }
 
     fn lie_down(&mut self) -> bool {
+        self.was_reading = self.reader.as_ref().is_some_and(ReaderThread::stop);
         // Every peer must know, even if one of them has something already.
         self.slots.iter_mut().filter_map(Slot::connected).fold(false, |ready, peer| peer.lie_down() | ready)
     }
@@ -213,6 +228,9 @@ impl<M: Medium> Turns for StreamTransport<M> {
         for peer in self.slots.iter_mut().filter_map(Slot::connected) {
             peer.get_up();
             peers += 1;
+        }
+        if let Some(reader) = self.reader.as_ref().filter(|_| self.was_reading) {
+            reader.start();
         }
         let knocked = ready.iter().skip(peers).any(|ready| *ready);
         self.knocked |= knocked || self.next_deadline().is_some_and(|at| at <= Instant::now());
@@ -309,7 +327,12 @@ impl<M: Medium> Transport for StreamTransport<M> {
             return Err(WireError::TooLong { to, len: body.len, max: self.options.max_body });
         }
         match self.slots.get_mut(to) {
-            Some(Slot::Connected(peer)) => peer.queue(meta, body, op),
+            Some(Slot::Connected(peer)) => {
+                peer.queue(meta, body, op);
+                if let Some(reader) = self.reader.as_ref().filter(|_| 4 * body.len >= WORTH_A_THREAD) {
+                    reader.start();
+                }
+            }
             Some(Slot::Lost { cause }) => return Err(WireError::Gone { to, cause: cause.clone() }),
             _ => return Err(WireError::NoPeer { rank: self.rank, to }),
         }

@@ -54,6 +54,10 @@ impl<T> AsFd for Listening<T> {
 }
 
 impl Stream for TcpStream {
+    fn second(&self) -> Option<Self> {
+        self.try_clone().ok()
+    }
+
     fn kernel(&self) -> Option<KernelView> {
         kernel::tcp(self)
     }

@@ -32,6 +32,7 @@ if not hasattr(_torch.Tensor, "register_post_accumulate_grad_hook"):
     raise ImportError(f"paceline.torch needs PyTorch 2.1 or newer, this is {_torch.__version__}")
 
 from .. import attach as _attach
+from . import staging as _staging
 from .loader import share_of as _share_of
 from .memory import trained_parameters as _trained_parameters
 from .optimizer import check_parameters as _check_parameters
@@ -80,6 +81,8 @@ def attach_method(
         [(name, tuple(parameter.shape)) for name, parameter in named],
         framework=f"torch {_torch.__version__}",
         optimizer=_describe(optimizer, named),
+        # What comes back travels to a device while the rest is exchanged; memory needs no second journey.
+        arrivals=_staging.device_of([parameter for _, parameter in named]) is not None,
     )
     assert link is not None
     _check_device(link.device)

@@ -35,6 +35,9 @@ class Exchange:
     def backward_begins(self, synchronised: bool) -> None:
         """The outermost backward begins."""
 
+    def backward_returned(self, synchronised: bool) -> None:
+        """The outermost backward has returned; a device may still compute. Nothing was accounted for yet."""
+
     def backward_ends(self, synchronised: bool) -> None:
         """The outermost backward has ended."""
 
@@ -186,6 +189,11 @@ class GradientExchange(Exchange):
         self._open = False
         self._torn = False
         self._versions: List[Optional[int]] = []
+        self._last: List[int] = []
+        # Whether what comes back may be taken part by part: it is known by now that all of it will be.
+        self._takes_parts = False
+        if memory.staging is not None and link.takes == "gradients":
+            link.on_arrived = self._take_parts
 
     def tensor_hook(self, number: int) -> Callable[[Tensor], None]:
         fired, queued, pending = self._fired, self._queued, self._pending
@@ -258,12 +266,12 @@ class GradientExchange(Exchange):
     def backward_failed(self) -> None:
         self._outside = self._holding = True
         self._torn = any(self._sent)
-        self.memory.wait_for_copies(())
+        self.memory.last_arrived(())
         self._pending.clear()
         self._pending_bytes = 0
         self._queued[:] = self._none
 
-    def backward_ends(self, synchronised: bool) -> None:
+    def backward_returned(self, synchronised: bool) -> None:
         self._outside = self._holding = True
         if self.frozen or not synchronised or not any(self._fired):
             return
@@ -272,7 +280,14 @@ class GradientExchange(Exchange):
         if self._first:
             self._check_gradients()
             self._first = False
-        last = self._stage_rest()
+        # A tensor without a gradient here may keep what it has.
+        self._takes_parts = self.link.on_arrived is not None and all(self._fired)
+        self._last = self._stage_rest()
+
+    def backward_ends(self, synchronised: bool) -> None:
+        if self.frozen or not synchronised or not any(self._fired):
+            return
+        last, self._last = self._last, []
         if self._served is not None:
             self.link.ticket(last)
             self._open = True
@@ -286,6 +301,11 @@ class GradientExchange(Exchange):
             self.link.taken()
         self._restart()
 
+    def _take_parts(self) -> None:
+        if self._takes_parts:
+            self.memory.take_early(self.link.arrived)
+        self.link.arrived.clear()
+
     def _stage_rest(self) -> List[int]:
         """Stages what was not announced during backward, and which tensors have a gradient at all."""
         fired = self._fired
@@ -293,19 +313,22 @@ class GradientExchange(Exchange):
             if self.memory.used_in_gradients is not None:
                 self.memory.used_in_gradients.fill_(1.0)
             rest = [number for number in self._all if not self._sent[number]]
-            self.memory.put_gradients(rest, self.link.scale)
-            return self._arrived_last(rest)
+            return self._put_last(rest)
         if self.memory.used_in_gradients is not None:
             self.memory.used_in_gradients.copy_(torch.tensor(list(fired)))
         rest = [number for number in self._all if fired[number] and not self._sent[number]]
         unused = [number for number in self._all if not fired[number]]
-        self.memory.put_gradients(rest, self.link.scale)
         self.memory.put_zeros(unused)
-        return self._arrived_last(rest) + unused
+        return self._put_last(rest) + unused
 
-    def _arrived_last(self, rest: List[int]) -> List[int]:
-        """All that was not announced yet, once it has arrived."""
-        last = self.memory.wait_for_copies(rest)
+    def _put_last(self, rest: List[int]) -> List[int]:
+        """Puts the rest. A device is behind the script: each bucket is announced as it comes; the last ones come back."""
+        self.memory.put_gradients(rest, self.link.scale)
+        while arrived := self.memory.next_arrived():
+            self._tell(arrived)
+            if self._takes_parts:
+                self.link.poll()
+        last = self.memory.last_arrived(rest)
         self._note_times(last)
         return last
 
@@ -323,6 +346,8 @@ class GradientExchange(Exchange):
         return bool(self._views[number].any())
 
     def _restart(self) -> None:
+        self._takes_parts = False
+        self.link.arrived.clear()
         self._fired[:] = self._none
         self._queued[:] = self._none
         self._sent[:] = self._none

@@ -305,6 +305,7 @@ class AttachedRun(Run):
         clock.forward_ns += begun - clock.mark
         exchange.backward_begins(synchronised)
         copied_ns = self._memory.copying_ns
+        clock.add_loss(args[0] if args else kwargs.get("tensors"), self.checkpoint.loss_scale())
         self._depth = 1
         try:
             original(*args, **kwargs)
@@ -313,10 +314,8 @@ class AttachedRun(Run):
             raise
         finally:
             self._depth = 0
-        if synchronised and isinstance(exchange, GradientExchange):
-            self._memory.wait_for_computing()
+        exchange.backward_returned(synchronised)
         clock.backward_ns += now() - begun - (self._memory.copying_ns - copied_ns)
-        clock.add_loss(args[0] if args else kwargs.get("tensors"), self.checkpoint.loss_scale())
         exchange.backward_ends(synchronised)
         clock.mark = now()
 

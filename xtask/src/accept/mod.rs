@@ -49,7 +49,7 @@ use std::path::Path;
 
 use chaos::{ATTACK, CHAOS};
 use need::Need::{
-    self, Before, Cargo, Cores, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script,
+    self, Before, Cargo, Cores, Cuda, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script,
     Tables,
 };
 use options::Options;
@@ -146,16 +146,16 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         name: "exchange",
-        about: "all-reduce of 2, 4 and 8 workers over shared memory and TCP beside gloo (16 cores)",
+        about: "all-reduce of 2, 4 and 8 workers over shared memory and TCP beside gloo (16 cores): exchange [--rounds N]",
         needs: &[Paceline, Cores(8), Script("gloo_allreduce.py"), Python("torch, numpy, psutil")],
-        flags: &[],
+        flags: &["--rounds"],
         run: many_workers::exchange,
     },
     Measurement {
         name: "scaling",
-        about: "2 to 14 workers beside the same ones without any exchange, and DDP's own efficiency (16 cores)",
+        about: "2 to 14 workers beside the same ones without any exchange, and DDP's own efficiency (16 cores): scaling [--rounds N]",
         needs: &[Paceline, Cores(14), File(torch::LOOP), Python("torch, numpy")],
-        flags: &[],
+        flags: &["--rounds"],
         run: many_workers::scaling,
     },
     Measurement {
@@ -201,9 +201,15 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         name: "pipeline",
-        about: "resnet20 in two stages beside one worker and beside torch's Schedule1F1B over gloo",
-        needs: &[Paceline, Cores(2), File(pipeline::LOOP), Python("torch, numpy")],
-        flags: &[],
+        about: "resnet20 in 2 stages (from 8 cores on 4, from 16 on 8 too) beside one worker and beside torch's Schedule1F1B over gloo: pipeline [--rounds N] [--stages S]",
+        needs: &[
+            Paceline,
+            Cores(2),
+            File(pipeline::LOOP),
+            File("bench/peers/torch_resnet20.py"),
+            Python("torch, numpy"),
+        ],
+        flags: &["--rounds", "--stages"],
         run: pipeline::measure,
     },
     Measurement {
@@ -219,6 +225,20 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, File(torch::LOOP), Python("torch, numpy")],
         flags: &[],
         run: torch::numbers::measure,
+    },
+    Measurement {
+        name: "torch-gpu",
+        about: "scripts on one GPU: beside DDP over gloo and NCCL, the same parameters, more workers predicted: torch-gpu [--rounds N]",
+        needs: &[
+            Paceline,
+            Cores(2),
+            File(torch::gpu::LOOP),
+            File("bench/peers/torch_resnet50.py"),
+            Python("torch, numpy"),
+            Cuda,
+        ],
+        flags: &["--rounds"],
+        run: torch::gpu::measure,
     },
     Measurement {
         name: "torch-learning",

@@ -28,6 +28,8 @@ pub enum Need {
     Program(&'static str),
     /// Modules that the peers' Python can import.
     Python(&'static str),
+    /// A GPU that the peers' PyTorch computes on.
+    Cuda,
     /// A peer's script.
     Script(&'static str),
     /// A dataset that the program finds.
@@ -85,6 +87,12 @@ impl Need {
             }
             Self::Program(name) => met(in_path(name), format!("{name} is not in PATH")),
             Self::Python(modules) => peers::import(setup, modules),
+            Self::Cuda => {
+                let asks = "import torch, sys; sys.exit(not torch.cuda.is_available())";
+                let mut command = std::process::Command::new(peers::python(setup));
+                let found = command.args(["-c", asks]).output().is_ok_and(|out| out.status.success());
+                met(found, "PyTorch finds no GPU".into())
+            }
             Self::Script(name) => {
                 let scripts = peers::scripts();
                 let why = format!("no {name} in {}: set PACELINE_PEER_SCRIPTS", scripts.display());
@@ -120,6 +128,7 @@ impl Display for Need {
             Self::Namespaces => write!(f, "network namespaces"),
             Self::Program(name) | Self::Script(name) | Self::File(name) => write!(f, "{name}"),
             Self::Python(modules) => write!(f, "Python ({modules})"),
+            Self::Cuda => write!(f, "a GPU"),
             Self::Dataset(name) => write!(f, "dataset {name}"),
             Self::Tables => write!(f, "tables of runs"),
             Self::Or(first, second) => write!(f, "{first} or {second}"),

@@ -24,6 +24,8 @@ pub struct Options<'a> {
     pub seed: Option<u64>,
     /// The rounds of a campaign.
     pub rounds: Option<u64>,
+    /// The stages of `pipeline`, instead of as many as there are cores for.
+    pub stages: Option<u32>,
 }
 
 impl<'a> Options<'a> {
@@ -35,7 +37,8 @@ impl<'a> Options<'a> {
         while let Some(word) = words.next() {
             let mut value = || words.next().filter(|value| !value.starts_with("--"));
             let mut text = || value().ok_or_else(|| format!("{word} needs a value"));
-            let number = |text: &str| text.parse().map_err(|_| format!("{word} needs a number, not {text}"));
+            let number =
+                |text: &str| text.parse::<u64>().map_err(|_| format!("{word} needs a number, not {text}"));
             match word {
                 "--list" => options.list = true,
                 "--binary" => options.binary = Some(text()?),
@@ -45,12 +48,13 @@ impl<'a> Options<'a> {
                 "--only" => options.only = Some(text()?),
                 "--seed" => options.seed = Some(number(text()?)?),
                 "--rounds" => options.rounds = Some(number(text()?)?),
+                "--stages" => options.stages = Some(u32::try_from(number(text()?)?).unwrap_or(u32::MAX)),
                 flag if flag.starts_with('-') => {
                     return Err(format!("accept has no flag {flag}: cargo xtask help"));
                 }
                 name => options.names.push(name),
             }
-            if matches!(word, "--before" | "--only" | "--seed" | "--rounds") {
+            if matches!(word, "--before" | "--only" | "--seed" | "--rounds" | "--stages") {
                 own.push(word);
             }
         }

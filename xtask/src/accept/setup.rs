@@ -30,6 +30,8 @@ pub struct Setup {
     pub seed: Option<u64>,
     /// The rounds of a campaign.
     pub rounds: Option<u64>,
+    /// The stages of `pipeline`.
+    pub stages: Option<u32>,
 }
 
 impl Setup {
@@ -63,6 +65,7 @@ impl Setup {
             only: options.only.map(str::to_owned),
             seed: options.seed,
             rounds: options.rounds,
+            stages: options.stages,
         })
     }
 

@@ -11,7 +11,7 @@ use paceline_train::{Generation, Segment, TrainError, model};
 use paceline_wire::{Door, Identity, Key, StreamOptions, Transport, inproc};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{RankContext, RankControl, RankStart, ScriptKnown, emulate, failed, model_hash, options};
+use super::{RankContext, RankControl, RankStart, ScriptKnown, cores, emulate, failed, model_hash, options};
 use crate::control::{self, RankAccount, RankCommand, RankEvent, RankTask, ScriptCommon};
 use crate::emulated::EmulatedNetwork;
 use crate::member::{self, MemberLinks};
@@ -95,7 +95,9 @@ fn life(
     match order {
         RankCommand::Config { plan, run, rank, key, folders, recording, conditions, .. } => {
             if plan.pin {
-                keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
+                let (index, ranks) =
+                    place.map_or((rank, plan.workers + plan.servers), |place| (place.index, place.ranks));
+                keep_to_own_cores(index, ranks, plan.threads);
             }
             let typed = TypedPlan::new(&plan, registries).map_err(|error| failed(&error.into()))?;
             let mut dataset = None;
@@ -145,6 +147,8 @@ fn life(
             // A script's rank has a process beside it that computes.
             let processes = if plan.script.is_some() { 2 } else { 1 };
             let mut options = options(processes * ranks * plan.threads, buffer);
+            // A thread beside one that is kept to its core would be kept there, too.
+            options.spare_core &= !plan.pin;
             if place.is_some() {
                 // Packets between machines may have to be sent again.
                 options.handshake = FAR_HANDSHAKE;
@@ -166,8 +170,8 @@ fn life(
         }
         RankCommand::Task { task, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
-            if task.world <= std::thread::available_parallelism().map_or(1, usize::from) {
-                keep_to_own_cores(rank, 1);
+            if task.world <= cores() {
+                keep_to_own_cores(rank, task.world, 1);
             }
             let identity = Identity {
                 run: "bench".into(),
@@ -189,13 +193,16 @@ fn life(
     Ok(())
 }
 
-/// Keeps this process to cores of its own, the next ones in turn for each rank. (Threads that it starts stay
-/// there too.)
-fn keep_to_own_cores(rank: usize, threads: usize) {
+/// Keeps this process to cores of its own: its part of all cores where each of `ranks` can have `threads` of them, else the
+/// next ones in turn. (Threads that it starts stay there too.)
+fn keep_to_own_cores(rank: usize, ranks: usize, threads: usize) {
+    // Asked before there are fewer.
+    cores();
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+    let each = threads.max(cores.len() / ranks.max(1));
     let mut own = CpuSet::new();
-    (0..threads).for_each(|thread| own.set(cores[(rank * threads + thread) % cores.len()]));
+    (0..each).for_each(|core| own.set(cores[(rank * each + core) % cores.len()]));
     // A rank that may not choose its cores is only slower.
     let _ = sched_setaffinity(None, &own);
 }

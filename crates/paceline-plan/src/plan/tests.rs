@@ -89,6 +89,7 @@ fn workers_of_a_machine_take_its_gpus_in_turn() {
         delegated: None,
         gpus: all.iter().map(|gpu| (*gpu).to_owned()).collect(),
         without_mps: false,
+        staged: false,
         auto: false,
     };
     let here = Plan { workers: 3, script: Some(gpus(&["0", "GPU-b"])), ..plan() };
@@ -115,6 +116,7 @@ fn with_a_script_only_what_is_the_plans_own_counts() {
         delegated: None,
         gpus: Vec::new(),
         without_mps: false,
+        staged: false,
         auto: false,
     };
     let ours = Plan { model: "train.py".into(), script: Some(script.clone()), ..plan() };

@@ -12,8 +12,9 @@ pub(super) const AUTO: Strategy = Strategy {
     detail: "Which path a bucket takes is decided when the run is planned, from the number of workers, the hosts that \
              they sit on (emulated ones too), the transport and the codec; the plan holds the choice, in `paths`. On \
              one host through memory: direct for up to 16 workers. Several workers on several hosts: hierarchical. \
-             Two workers without a codec: direct. Otherwise halving-doubling for buckets below 64 KiB if the number \
-             of workers is a power of two, tree below 16 KiB if it is none, and ring-allreduce for longer ones. With \
+             Two workers without a codec: direct. Up to 16 workers of one host without a codec: direct for buckets of \
+             16 KiB and more. Otherwise halving-doubling for buckets below 64 KiB if the number of workers is a power \
+             of two, tree below 16 KiB if it is none, and ring-allreduce for longer ones. With \
              `--calibration FILE`, up to 64 workers take the paths that are clearly the fastest in virtual time by it.",
     cost: "that of the path taken",
     good: "Whoever has not measured which path is the fastest.",
@@ -47,7 +48,7 @@ pub const AUTO_PATHS: &[&str] = &[
 
 const KIB: usize = 1024;
 
-/// Most workers of one host that all read each other's memory.
+/// Most workers of one host that all send to each other, or read each other's memory.
 const MOST_DIRECT: usize = 16;
 
 /// The paths between positions that sit like that: for each the bytes of a bucket below which it is taken; the last
@@ -58,19 +59,27 @@ pub fn choose_paths(topology: &Topology, memory: bool, codec: bool) -> Vec<Sized
         name: strategy.name,
         path,
     };
-    let direct = || vec![sized(None, &direct::DIRECT, direct::PATH)];
+    let direct = || sized(None, &direct::DIRECT, direct::PATH);
     let p = topology.positions();
     let (one_host, one_each) = (topology.hosts() <= 1, topology.most_per_host() <= 1);
     if !one_host && !one_each {
         return vec![sized(None, &hierarchical::HIERARCHICAL, hierarchical::PATH)];
     }
     if memory && one_host && p <= MOST_DIRECT || p == 2 && !codec {
-        return direct();
+        return vec![direct()];
     }
+    // Between processes of one host a message costs little, and each further hop waits for the slowest rank of the one before.
+    let near = one_host && p <= MOST_DIRECT && !codec;
     let few_hops = match p.is_power_of_two() {
-        true => sized(Some(64 * KIB), &halving_doubling::HALVING_DOUBLING, halving_doubling::PATH),
+        true => {
+            let below = if near { 16 * KIB } else { 64 * KIB };
+            sized(Some(below), &halving_doubling::HALVING_DOUBLING, halving_doubling::PATH)
+        }
         false => sized(Some(16 * KIB), &tree::TREE, tree::PATH),
     };
+    if near {
+        return vec![few_hops, direct()];
+    }
     vec![few_hops, sized(None, &ring_allreduce::RING_ALLREDUCE, ring_allreduce::PATH)]
 }
 
@@ -110,7 +119,11 @@ mod tests {
         assert_eq!(chosen(&[0; 2], false, false), direct);
         assert_eq!(chosen(&apart(2), true, false), direct);
         assert_eq!(chosen(&apart(2), false, true), [halving, ring]);
-        assert_eq!(chosen(&[0; 4], false, false), [halving, ring]);
+        let (near, direct_above) = ((Some(16_384), "halving-doubling"), (None, "direct"));
+        assert_eq!(chosen(&[0; 4], false, false), [near, direct_above]);
+        assert_eq!(chosen(&[0; 6], false, false), [tree, direct_above]);
+        assert_eq!(chosen(&[0; 4], false, true), [halving, ring]);
+        assert_eq!(chosen(&[0; 32], false, false), [halving, ring]);
         assert_eq!(chosen(&apart(4), true, false), [halving, ring]);
         assert_eq!(chosen(&apart(6), false, false), [tree, ring]);
         for (memory, codec) in [(true, true), (false, false)] {

@@ -28,9 +28,10 @@ pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
     let options = Options(plan.options.clone());
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
     let sync = (plan.consistency.make)(&options, planned);
-    // One worker alone sends nothing: its gradient is one piece.
-    let bucket =
-        if plan.document.strategy == SINGLE { layout.params } else { plan.bucket / size_of::<f32>() };
+    // One worker alone sends nothing: its gradient is one piece, unless it is to be handed over as if it were not alone.
+    let staged = plan.script.as_ref().is_some_and(|script| script.staged);
+    let whole = plan.document.strategy == SINGLE && !staged;
+    let bucket = if whole { layout.params } else { plan.bucket / size_of::<f32>() };
     Setup {
         shares: plan.shares,
         hosts: plan.layout(),

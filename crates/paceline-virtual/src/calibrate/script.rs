@@ -57,12 +57,8 @@ impl ScriptSubject {
         let file = file_name(&self.script.file);
         say(&format!("{file}: one worker alone, up to {} steps", self.steps));
         let alone = self.run(&folder.join("alone"), program, &["--workers", "1"])?;
-        say(&format!("{file}: one worker whose gradients are handed over, to a server"));
-        let staged = self.run(
-            &folder.join("staged"),
-            program,
-            &["--workers", "1", "--strategy", "ps", "--servers", "1"],
-        )?;
+        say(&format!("{file}: one worker whose gradients are handed over"));
+        let staged = self.run(&folder.join("staged"), program, &["--workers", "1", "--staging", "always"])?;
         let mut time = self.time(&alone, &staged)?;
         let mut counts: Vec<usize> = self.workers.iter().copied().filter(|count| *count > 1).collect();
         counts.sort_unstable();

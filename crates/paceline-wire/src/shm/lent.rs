@@ -30,6 +30,11 @@ impl Lent {
         self.memory.copy_to(self.offset + at, dst);
     }
 
+    /// The same past the caches.
+    pub(crate) fn stream_to(&self, at: usize, dst: &mut [f32]) {
+        self.memory.stream_to(self.offset + at, dst);
+    }
+
     /// `dst += ` the numbers from `at` on.
     pub(crate) fn add_to(&self, at: usize, dst: &mut [f32]) {
         self.memory.add_to(self.offset + at, dst);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::intake::ReaderThread;
 use super::medium::{Medium, Stream};
 use super::peer::Peer;
 use super::shake::{Shake, Shaken};
@@ -93,18 +94,27 @@ pub(super) fn connect<M: Medium>(
         wait(&dials, &strangers, end)?;
     }
 
+    let pool = Arc::default();
+    let shared = options.spare_core.then(|| {
+        let peers = slots.iter_mut().filter_map(Slot::connected);
+        peers.filter_map(|peer| peer.share()).collect::<Vec<_>>()
+    });
+    let shared = shared.filter(|intakes| !intakes.is_empty());
+    let reader = shared.and_then(|intakes| ReaderThread::new(intakes, Arc::clone(&pool)));
     Ok(StreamTransport {
         rank: us,
         options,
         slots,
         traffic: vec![Traffic::default(); identity.world],
-        pool: Arc::default(),
+        pool,
         strangers,
         knocked: true,
         looked: Instant::now(),
         early: refused.into_iter().map(|cause| Event::Refused { cause }).collect(),
         wakes: None,
         spin: Spin::of::<M>(&options),
+        reader,
+        was_reading: false,
     })
 }
 

@@ -10,6 +10,7 @@ use crate::error::WireError;
 use crate::frame::{HEADER, Header};
 use crate::transport::Meta;
 
+#[derive(Default)]
 pub(super) struct Inbound {
     staging: Box<[u8]>,
     /// Staged bytes not digested yet; none while a body is incomplete.

@@ -112,6 +112,14 @@ pub trait Stream: Read + Write + AsFd + Send {
     /// Ends a sleep.
     fn get_up(&mut self) {}
 
+    /// The same connection once more, for another thread to read; none where only one can.
+    fn second(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// What the kernel knows of it, if it is a connection that the kernel measures.
     fn kernel(&self) -> Option<KernelView> {
         None

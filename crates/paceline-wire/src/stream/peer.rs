@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::event::PollFd;
 
 use super::inbound::Inbound;
+use super::intake::{Inlet, Intake};
 use super::medium::{Medium, Stream};
 use super::outbound::Outbound;
 use crate::body::Pool;
@@ -19,17 +20,22 @@ pub(super) struct Peer<M: Medium> {
     rank: usize,
     stream: M::Stream,
     outbound: Outbound,
-    inbound: Inbound,
+    inlet: Inlet<M::Stream>,
 }
 
 impl<M: Medium> Peer<M> {
     pub(super) fn new(rank: usize, stream: M::Stream, max_body: usize) -> Self {
-        let inbound = Inbound::new(max_body, M::Stream::AHEAD);
-        Self { rank, stream, outbound: Outbound::default(), inbound }
+        let inlet = Inlet::Own(Inbound::new(max_body, M::Stream::AHEAD));
+        Self { rank, stream, outbound: Outbound::default(), inlet }
     }
 
     pub(super) fn queue(&mut self, meta: Meta, body: Span, op: u64) {
         self.outbound.push(meta, body, op);
+    }
+
+    /// Lets a thread read the connection, too, where its kind allows that.
+    pub(super) fn share(&mut self) -> Option<Arc<Intake<M::Stream>>> {
+        self.inlet.share(&self.stream)
     }
 
     /// What the kernel knows of it.
@@ -43,7 +49,9 @@ impl<M: Medium> Peer<M> {
 
     /// To be called before a sleep: whether there is something to do already.
     pub(super) fn lie_down(&mut self) -> bool {
-        self.stream.lie_down(!self.outbound.is_empty()) || self.outbound.lending.returned(&self.stream)
+        self.stream.lie_down(!self.outbound.is_empty())
+            || self.outbound.lending.returned(&self.stream)
+            || !self.inlet.is_quiet()
     }
 
     /// Lets the peer read a buffer of the caller's.
@@ -72,7 +80,7 @@ impl<M: Medium> Peer<M> {
         })?;
         self.outbound.lending.take_back(&self.stream, |op| events.push(Event::Sent { op }));
         let from = self.rank;
-        let read = self.inbound.read(&mut self.stream, pool, |meta, body| {
+        let read = self.inlet.read(&mut self.stream, pool, |meta, body| {
             traffic.count_received(HEADER + 4 * body.len());
             events.push(Event::Message { from, meta, body });
         });

@@ -76,6 +76,13 @@ macro_rules! conformance {
                 super::suite::$test(|world| super::emulated(ends(world)))
             })*
         }
+        mod tcp_with_a_thread_that_reads {
+            use paceline_wire::{Net, StreamOptions};
+            $(#[test] fn $test() {
+                let options = StreamOptions { spare_core: true, ..StreamOptions::default() };
+                super::suite::$test(|world| super::boxed(super::mesh::<Net>(world, options)))
+            })*
+        }
         mod inprocess {
             $(#[test] fn $test() { super::suite::$test(|world| super::boxed(super::inproc::mesh(world))) })*
         }

@@ -3,8 +3,10 @@
 //!
 //! - [`speed`]: samples per second of two workers, CPU seconds of one
 //! - [`numbers`]: parameters bit for bit, and beside one worker with the whole batch
+//! - [`gpu`]: the same and more on one GPU (`bench/peers/torch_gpu.py`)
 //! - [`learning`]: every strategy and consistency model on MNIST
 
+pub mod gpu;
 pub mod learning;
 pub mod numbers;
 pub mod speed;

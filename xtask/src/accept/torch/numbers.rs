@@ -82,18 +82,19 @@ fn kept(
     let file = folder.join(side);
     let result = last_json(command.arg("--keep").arg(&file))?;
     runs.push(json!({"side": side, "workers": workers, "result": result}));
-    let read = |rank| {
-        let path = folder.join(format!("{side}.{rank}"));
-        let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        // What an earlier run has left must not be read in place of what this one did not write.
-        fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-    };
-    (0..workers).map(read).collect()
+    (0..workers).map(|rank| parameters(&folder.join(format!("{side}.{rank}")))).collect()
+}
+
+/// Parameters that a side has left in a file; the file is gone then.
+pub(super) fn parameters(path: &Path) -> Outcome<Vec<f32>> {
+    let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    // What an earlier run has left must not be read in place of what this one did not write.
+    fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
 /// How far `a` is from `b`, relative to the length of `b`.
-fn distance(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
     let length = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let apart = length(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
     if a.len() == b.len() { apart / length(&mut b.iter().map(|b| f64::from(*b))) } else { f64::INFINITY }
