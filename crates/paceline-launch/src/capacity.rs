@@ -3,9 +3,11 @@
 //! Demands are what a rank needs at least, so that nothing is refused that would have run.
 
 use std::fs;
+use std::path::Path;
 
 use paceline_data::Dataset;
 use paceline_nn::GraphPart;
+use paceline_record::store::{OutOfSpace, scarce};
 use paceline_resolve::TypedPlan;
 use paceline_train::model;
 use rustix::process::{Resource, getrlimit, getuid};
@@ -232,6 +234,17 @@ fn number(path: &str) -> Option<u64> {
 /// The first number behind a name at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+}
+
+/// Refuses a run whose record and checkpoints the disk has no room for, before anything starts.
+pub fn check_space(plan: &TypedPlan<'_>, dataset: &Dataset, store: &Path) -> Result<(), LaunchError> {
+    // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
+    let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
+    let checkpoint = model * (plan.replicas() as u64 + u64::from(plan.servers > 0));
+    // One is written before the oldest goes; without any, an interrupt may ask for one.
+    let kept = plan.checkpoint_every.map_or(1, |_| plan.keep as u64 + 1);
+    let Some(OutOfSpace { needed, free }) = scarce(store, kept, checkpoint) else { return Ok(()) };
+    Err(LaunchError::OutOfSpace { store: store.to_owned(), free, kept, needed })
 }
 
 #[cfg(test)]

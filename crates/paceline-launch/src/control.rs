@@ -75,10 +75,10 @@ pub enum RankCommand {
     Task { task: RankTask, rank: usize, key: [u8; 32] },
     /// The evaluation after this step, which the rank waits for, is over, and whether the run ends with it.
     Verdict { step: u64, ends: bool },
-    /// Begin no further step, and say where you could stop.
-    Hold,
+    /// Begin no further step, and say where you could stop, with the number of this request.
+    Hold { request: u32 },
     /// Stop before this step, or where the servers decide.
-    StopAt { step: u64 },
+    StopAt { step: u64, request: u32 },
     /// Stop where you are, and say where that is: the members of this generation change.
     Stand { generation: u32 },
     /// Go on as a member of this generation, with these addresses by rank; first make the update that was put off, if so.
@@ -139,8 +139,8 @@ pub enum RankEvent {
     Evaluated { step: u64, train_s: f64, loss: f64, correct: usize, predictions: usize, samples: usize },
     /// Its model, or its part of it, at an evaluation; the numbers follow. Only workers have a training clock.
     Snapshot { step: u64, train_s: Option<f64> },
-    /// It could stop before this step.
-    Held { step: u64 },
+    /// It could stop before this step, as it was asked by this request.
+    Held { step: u64, request: u32 },
     /// It has paused; the steps done by everybody together, if it knows, and what it needs to go on. Its numbers follow.
     Paused { step: Option<u64>, part: PackedState },
     /// Its generation has ended for it, and its parameters stand here; it listens at this address for the next one.

@@ -1,6 +1,8 @@
 //! The members of an elastic run, as the launcher leads them: who takes part, who was lost or leaves, and with whom the run
 //! goes on. Policy without processes: what is to be told to whom comes back as commands.
 
+mod resize;
+
 use std::time::Instant;
 
 use paceline_plan::{Elastic, Plan, PlanError};
@@ -12,6 +14,8 @@ use paceline_record::{MembershipChange, RankState};
 use paceline_train::{Generation, Segment};
 
 use crate::control::RankCommand;
+
+pub(crate) use resize::Resized;
 
 /// What members are told: each command with its member.
 pub(crate) type Commands = Vec<(MemberId, RankCommand)>;
@@ -39,7 +43,11 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
 /// What a member does.
 #[derive(Clone, Debug, PartialEq)]
 enum MemberState {
-    /// It listens, or will, and waits to be admitted.
+    /// There is no process of it yet.
+    Absent,
+    /// Its process was started, and does not listen yet.
+    Starting,
+    /// It listens, and waits to be admitted.
     Waiting,
     /// It takes part in the present generation.
     Active,
@@ -75,6 +83,8 @@ pub(crate) struct ElasticRun {
     drained: Vec<bool>,
     /// Where each member listens.
     pub addresses: Vec<String>,
+    /// The most workers that the run goes on with at present.
+    wanted: usize,
     change: Option<Change>,
     /// The last change, until its first step begins, and since when.
     resuming: Option<(Instant, MembershipChange)>,
@@ -82,6 +92,8 @@ pub(crate) struct ElasticRun {
     pub changes: Vec<MembershipChange>,
     /// The furthest step that anybody has told of.
     pub reached: u64,
+    /// The training clock of the last change.
+    clock_s: f64,
     /// Whether everybody was told that the run is over.
     concluded: bool,
 }
@@ -89,10 +101,16 @@ pub(crate) struct ElasticRun {
 impl ElasticRun {
     /// A run with the members that it begins with; spares wait. `base` is what the strategy is told of it.
     pub fn new(elastic: Elastic, base: Setup, blocks: usize) -> Self {
-        let (world, members) = (base.world(), base.world() + elastic.spares);
-        let state = |member| if member < world { MemberState::Active } else { MemberState::Waiting };
+        let (world, begin) = (base.world(), base.world() + elastic.spares);
+        let members = begin + elastic.most.saturating_sub(base.workers);
+        let state = |member| match member {
+            _ if member < world => MemberState::Active,
+            _ if member < begin => MemberState::Waiting,
+            _ => MemberState::Absent,
+        };
         Self {
             membership: Membership::first(&base, elastic.backup),
+            wanted: elastic.most,
             elastic,
             base,
             blocks: blocks as u16,
@@ -104,6 +122,7 @@ impl ElasticRun {
             resuming: None,
             changes: Vec::new(),
             reached: 0,
+            clock_s: 0.0,
             concluded: false,
         }
     }
@@ -159,6 +178,7 @@ impl ElasticRun {
             members: on.membership.ranks().collect(),
             hosting: setup.membership.map_or_else(GenerationMembers::default, |members| (*members).clone()),
             segment,
+            clock_s: self.clock_s,
         }
     }
 
@@ -170,12 +190,53 @@ impl ElasticRun {
     /// A member's process has ended; whether that changes the members.
     pub fn lost(&mut self, member: MemberId, at_s: f64) -> Commands {
         let before = std::mem::replace(&mut self.states[member], MemberState::Gone);
-        if !self.takes_part(member) || self.concluded || before == MemberState::Leaving {
+        self.drained[member] = false;
+        let there = matches!(before, MemberState::Active | MemberState::Standing(_) | MemberState::Concluded);
+        if !self.takes_part(member) || self.concluded || !there {
             return Vec::new();
         }
         self.begin_change(at_s);
         self.change.iter_mut().for_each(|change| change.lost.push(member));
         self.ask_to_stand()
+    }
+
+    /// Whether a member's process has ended, or there never was one.
+    pub fn is_gone(&self, member: MemberId) -> bool {
+        matches!(self.states[member], MemberState::Gone | MemberState::Absent)
+    }
+
+    /// Whether all work is done.
+    pub fn is_over(&self) -> bool {
+        self.concluded
+    }
+
+    /// A process of a member was started: it comes back, or is new.
+    pub fn started(&mut self, member: MemberId) {
+        self.states[member] = MemberState::Starting;
+        self.addresses[member].clear();
+    }
+
+    /// A member that was started listens: it is admitted, if there is room.
+    pub fn listens(&mut self, member: MemberId, address: String, at_s: f64) -> Commands {
+        self.addresses[member] = address;
+        self.states[member] = MemberState::Waiting;
+        if self.concluded {
+            return vec![(member, RankCommand::Conclude)];
+        }
+        let room = match self.is_server(member) {
+            true => self.membership.servers.len() < self.membership.shards.len(),
+            false => self.membership.workers.len() < self.wanted.min(self.base.shares()),
+        };
+        // One that takes the place that it had needs no room.
+        if self.change.is_some() || !room && !self.takes_part(member) {
+            return Vec::new();
+        }
+        self.begin_change(at_s);
+        self.ask_to_stand()
+    }
+
+    fn is_server(&self, member: MemberId) -> bool {
+        (self.base.workers..self.base.world()).contains(&member)
     }
 
     /// A member is to leave: it ends when the run can do without it.
@@ -189,6 +250,7 @@ impl ElasticRun {
     }
 
     fn begin_change(&mut self, at_s: f64) {
+        self.clock_s = self.clock_s.max(at_s);
         if self.change.is_none() {
             let since = self.resuming.take().map_or_else(Instant::now, |(since, unfinished)| {
                 self.changes.push(unfinished);
@@ -229,13 +291,14 @@ impl ElasticRun {
     }
 
     /// Regroups, once every member stands or is gone: the segment that the run goes on with begins at the step that comes
-    /// back; `end_of` says where a segment ends.
+    /// back; `end_of` says where a segment ends. If too few are left and `more` will come, they are waited for.
     pub fn regroup(
         &mut self,
+        more: bool,
         end_of: impl Fn(u64) -> u64,
     ) -> Result<Option<(Segment, Commands)>, RegroupEnd> {
         let settled =
-            |member: MemberId| matches!(self.states[member], MemberState::Standing(_) | MemberState::Gone);
+            |member: MemberId| !matches!(self.states[member], MemberState::Active | MemberState::Concluded);
         let Some(change) = self.change.take_if(|_| self.membership.ranks().all(settled)) else {
             return Ok(None);
         };
@@ -252,18 +315,27 @@ impl ElasticRun {
             self.states[*member] == MemberState::Waiting && !self.addresses[*member].is_empty()
         };
         let joins = (0..self.states.len()).filter(waiting);
-        let servers = self.base.workers..self.base.world();
-        let (servers, workers): (Vec<_>, Vec<_>) = joins.partition(|member| servers.contains(member));
+        let (servers, workers): (Vec<_>, Vec<_>) = joins.partition(|member| self.is_server(*member));
         let part = |survivors| TakingPart {
             survivors,
             workers: workers.clone(),
             servers: servers.clone(),
             least: self.elastic.least,
-            most: self.elastic.most,
+            most: self.wanted,
         };
         // Who is to leave stays if the run cannot go on without it.
         let on = regroup(&self.membership, &part(survivors(false)), &self.base);
-        let on = on.or_else(|_| regroup(&self.membership, &part(survivors(true)), &self.base))?;
+        let on = on.or_else(|_| regroup(&self.membership, &part(survivors(true)), &self.base));
+        let coming = |member: &MemberState| *member == MemberState::Starting;
+        let more = more || self.states.iter().any(coming);
+        let on = match on {
+            Ok(on) => on,
+            Err(RegroupEnd::TooFew { .. }) if more => {
+                self.change = Some(change);
+                return Ok(None);
+            }
+            Err(end) => return Err(end),
+        };
         Ok(Some(self.go_on(&on, &change, end_of)))
     }
 
@@ -297,7 +369,8 @@ impl ElasticRun {
         }
         let stayed = |member: &MemberId| on.membership.rank(*member).is_some();
         let gone = before.ranks().filter(|member| !stayed(member));
-        let left: Vec<MemberId> = gone.filter(|member| self.states[*member] != MemberState::Gone).collect();
+        let stands = |member: &MemberId| matches!(self.states[*member], MemberState::Standing(_));
+        let left: Vec<MemberId> = gone.filter(stands).collect();
         for member in &left {
             self.states[*member] = MemberState::Leaving;
             commands.push((*member, RankCommand::Next { segment: None }));
@@ -353,7 +426,7 @@ impl ElasticRun {
         self.concluded && self.membership.ranks().all(ended)
     }
 
-    /// Who is left, and who is not, for the error of a run that cannot go on.
+    /// Who was lost, for the error of a run that cannot go on.
     pub fn gone(&self) -> Vec<MemberId> {
         (0..self.states.len()).filter(|member| self.states[*member] == MemberState::Gone).collect()
     }

@@ -15,28 +15,35 @@ pub struct EmulatedNetwork {
     pub network: NetworkLimits,
     /// The host of each rank.
     pub hosts: Vec<usize>,
+    /// How many hosts there are, wherever ranks are.
+    count: usize,
 }
 
 impl EmulatedNetwork {
     /// The emulated network of a plan that has one.
     pub fn of(plan: &Plan) -> Option<Self> {
-        plan.network.map(|network| Self { network, hosts: plan.layout() })
+        plan.network.map(|network| Self::new(network, plan.layout()))
     }
 
     /// A network on which each of `ranks` ranks is a host of its own.
     pub fn apart(network: NetworkLimits, ranks: usize) -> Self {
-        Self { network, hosts: (0..ranks).collect() }
+        Self::new(network, (0..ranks).collect())
+    }
+
+    fn new(network: NetworkLimits, hosts: Vec<usize>) -> Self {
+        let count = hosts.iter().max().map_or(1, |last| last + 1);
+        Self { network, hosts, count }
     }
 
     /// The same network for ranks that are these members of a run. Spares sit where members that the run begins with do.
     pub(crate) fn of_members(&self, members: &[usize]) -> Self {
         let hosts = members.iter().map(|member| self.hosts[member % self.hosts.len()]).collect();
-        Self { network: self.network, hosts }
+        Self { hosts, ..self.clone() }
     }
 
     /// The number of hosts.
     pub fn count(&self) -> usize {
-        self.hosts.iter().max().map_or(1, |last| last + 1)
+        self.count
     }
 
     /// The hosts' interfaces, for all ranks of a run.

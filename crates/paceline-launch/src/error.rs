@@ -21,12 +21,21 @@ pub enum LaunchError {
     /// This machine has no room for so many ranks.
     #[error("{} on this machine, {most} would: {limit}", do_not_fit(*ranks))]
     TooMany { ranks: u64, most: u64, limit: String, remedy: String },
+    /// The disk has no room for what the run leaves.
+    #[error(
+        "{} has {:.1} MB of free space; the record and {kept} checkpoints of this run need about {:.1} MB",
+        store.display(), *free as f64 / 1e6, *needed as f64 / 1e6
+    )]
+    OutOfSpace { store: std::path::PathBuf, free: u64, kept: u64, needed: u64 },
     /// A process died.
     #[error("{role} {rank} (process {pid}) was lost {when}: {cause}")]
     Lost { role: &'static str, rank: usize, pid: u32, when: String, cause: String },
     /// Too few members of an elastic run are left.
-    #[error("{cause}; lost: {gone}")]
-    NobodyLeft { cause: String, gone: String, saved: Option<u64>, run: String },
+    #[error("after step {step}: {cause}; lost: {gone}")]
+    NobodyLeft { step: u64, cause: String, gone: String, saved: Option<u64>, run: String },
+    /// A run has not other members because somebody asks for them.
+    #[error("{run} {problem}")]
+    Members { run: String, problem: String, hint: &'static str },
     /// A rank gave up by itself.
     #[error("{role} {rank}: {message}")]
     Failed { role: &'static str, rank: usize, message: String, hint: String, kind: FailureKind },
@@ -105,13 +114,13 @@ impl LaunchError {
             Self::Start { .. } | Self::System { .. } | Self::Wire(WireError::Listen { .. }) => {
                 FailureKind::Other
             }
-            Self::Plan(_) | Self::TooMany { .. } => FailureKind::Plan,
+            Self::Plan(_) | Self::TooMany { .. } | Self::Members { .. } => FailureKind::Plan,
             Self::Engine(_) => FailureKind::Usage,
             Self::NoLeader { .. } | Self::HostNotStarted { .. } | Self::NodeLost { .. } => FailureKind::Lost,
             Self::NodeEnded { .. } => FailureKind::Interrupted,
             Self::Train(error) => error.kind(),
             Self::Interrupted { .. } | Self::Abandoned { .. } => FailureKind::Interrupted,
-            Self::Record(_) => FailureKind::Storage,
+            Self::Record(_) | Self::OutOfSpace { .. } => FailureKind::Storage,
             Self::NobodyLeft { .. } => FailureKind::Lost,
             Self::Lost { .. } | Self::Late { .. } | Self::Missing { .. } | Self::HostLost { .. } => {
                 FailureKind::Lost
@@ -130,6 +139,10 @@ impl LaunchError {
             Self::Failed { hint, .. } | Self::Elsewhere { hint, .. } | Self::NotAdmitted { hint, .. } => {
                 hint.clone()
             }
+            Self::OutOfSpace { .. } => {
+                "free some space, or choose another place with --store DIR; --no-record keeps nothing".into()
+            }
+            Self::Members { hint, .. } => (*hint).into(),
             Self::Train(error) => error.hint(),
             Self::Key(error) => error.hint("paceline train --listen"),
             Self::Wire(WireError::Listen { .. }) => {

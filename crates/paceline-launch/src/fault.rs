@@ -2,7 +2,8 @@
 
 use rustix::process::Signal;
 
-/// `RANK:STEP`: the rank that dies after having done that step, step 0 being the moment before it listens.
+/// `RANK:STEP`, several of them separated by commas: the rank that dies after having done that step, step 0 being the moment
+/// before it listens. A server counts those that it has made all updates of.
 const DIE: &str = "PACELINE_TEST_DIE";
 /// The same for a rank that panics.
 const PANIC: &str = "PACELINE_TEST_PANIC";
@@ -15,7 +16,10 @@ pub fn strike(rank: usize, step: u64) {
     if !cfg!(debug_assertions) {
         return;
     }
-    let meant = |name: &str| std::env::var(name).is_ok_and(|at| at == format!("{rank}:{step}"));
+    let meant = |name: &str| {
+        let own = format!("{rank}:{step}");
+        std::env::var(name).is_ok_and(|all| all.split(',').any(|at| at == own))
+    };
     assert!(!meant(PANIC), "a test asked rank {rank} to panic after step {step}");
     let signal =
         |signal| rustix::process::kill_process(rustix::process::getpid(), signal).unwrap_or_default();

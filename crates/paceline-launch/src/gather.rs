@@ -46,7 +46,7 @@ pub struct Gather<'a> {
 impl<'a> Gather<'a> {
     /// Nothing yet, or what was there when the run paused; `samples` are those of the training split, if there is one.
     pub fn new(plan: &'a Plan, samples: Option<usize>, account: Option<&str>) -> Self {
-        let world = plan.processes();
+        let world = plan.members();
         let account: Account = account.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let outcome = |(loss, correct, predictions, samples)| Outcome { loss, correct, predictions, samples };
         Self {
@@ -249,6 +249,11 @@ impl<'a> Gather<'a> {
             membership: Vec::new(),
             simulated: None,
         }
+    }
+
+    /// A rank's process is another one from now on.
+    pub fn forget(&mut self, rank: usize) {
+        (self.done[rank], self.numbers[rank]) = (None, Vec::new());
     }
 
     /// Whether a rank has given its account.

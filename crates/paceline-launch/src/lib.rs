@@ -6,14 +6,16 @@
 //! - [`rank`]: inside a rank's process; `recorder`: its own record, and its way to the launcher
 //! - `fault`: faults that tests ask for
 //! - `processes`: ranks as processes, watched by pidfd; `exit`: how a process ended; `threads`: ranks as threads
-//! - [`run`]: the whole run; `watch`: what is known of it while it is under way
+//! - [`run`]: the whole run; `lead`: its ranks, led to the end; `watch`: what is known of it while it is under way
 //! - `ranks`: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
 //!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
 //! - `address`: where a machine can be reached
 //! - [`capacity`]: whether the ranks fit on this machine; [`devices`]: the GPUs that scripts are given
 //! - [`engine`]: processes that a scheduler or launcher has started as one job; hosts over ssh
 //! - [`nodes`]: machines that make whole runs of a study
-//! - [`elastic`]: the members of an elastic run, and with whom it goes on; `member`: inside one of them
+//! - [`elastic`]: the members of an elastic run, and with whom it goes on; `member`: inside one of them;
+//!   `revoking`: members that are taken away, and come back, as a file says
+//! - [`requests`]: what other processes ask of a run under way: other members
 //! - `emulated`: emulated hosts and the links between them
 //! - `liveness`: signs of life of the ranks
 //! - `interrupt`: requests to stop, by signals
@@ -43,6 +45,7 @@ pub mod gather;
 mod interrupt;
 mod joining;
 pub mod key_file;
+mod lead;
 mod liveness;
 mod member;
 pub mod nodes;
@@ -52,6 +55,8 @@ pub mod rank;
 mod ranks;
 mod recorder;
 mod rendezvous;
+pub mod requests;
+mod revoking;
 pub mod run;
 mod scripts;
 mod staged;

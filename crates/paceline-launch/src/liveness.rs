@@ -44,6 +44,11 @@ impl Liveness {
         (silence >= SUSPECT).then_some(LivenessChange::Back(rank))
     }
 
+    /// A rank's process was just started.
+    pub fn begin(&mut self, rank: usize) {
+        self.ranks[rank] = Some(Duration::ZERO);
+    }
+
     /// A rank has ended, or is about to: its silence is no sign.
     pub fn forget(&mut self, rank: usize) {
         self.ranks[rank] = None;

@@ -99,8 +99,9 @@ pub struct Pauses<'a> {
     held: Vec<Option<u64>>,
     /// Ranks that have done all their work.
     ended: Vec<bool>,
-    /// Whether ranks were asked to stop.
+    /// Whether ranks were asked to stop, and how often they were: members that change are asked again.
     stopping: bool,
+    request: u32,
     /// Whether the run has reached its target, and is to end at the next step that all reach.
     reached: bool,
     /// Whether all ranks were told where.
@@ -117,7 +118,7 @@ impl<'a> Pauses<'a> {
     /// The pauses of a run of `steps` steps, which workers make together or not.
     pub fn new(plan: &'a Plan, checkpointing: &'a CheckpointContext, steps: u64, together: bool) -> Self {
         let from = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step).min(steps);
-        let (world, processes) = (plan.workers + plan.servers, plan.processes());
+        let (world, processes) = (plan.workers + plan.servers, plan.members());
         let mut pauses = Self {
             part: (0..processes).map(|process| process < world).collect(),
             chooser: plan.workers,
@@ -131,6 +132,7 @@ impl<'a> Pauses<'a> {
             held: vec![None; processes],
             ended: vec![false; processes],
             stopping: false,
+            request: 0,
             reached: false,
             stop_told: false,
             servers_told: None,
@@ -196,13 +198,21 @@ impl<'a> Pauses<'a> {
             return None;
         }
         self.stopping = true;
+        self.request += 1;
+        let request = self.request;
         // Servers choose the step by themselves; workers without any, and stages, have to agree on one.
         let servers = self.plan.servers > 0 && self.plan.stages == 1;
-        Some(if servers { RankCommand::StopAt { step: 0 } } else { RankCommand::Hold })
+        Some(if servers { RankCommand::StopAt { step: 0, request } } else { RankCommand::Hold { request } })
     }
 
-    /// A rank says where it could stop; what to tell everybody once all that were asked have.
-    pub fn held(&mut self, rank: usize, step: u64) -> Option<RankCommand> {
+    /// A rank answers where it could stop; what to tell everybody once all that were asked have. What it answers to an
+    /// earlier request, before members changed, counts for nothing.
+    pub fn answered(&mut self, rank: usize, step: u64, request: u32) -> Option<RankCommand> {
+        if request == self.request && self.stopping { self.held(rank, step) } else { None }
+    }
+
+    fn held(&mut self, rank: usize, step: u64) -> Option<RankCommand> {
+        let request = self.request;
         *self.held.get_mut(rank)? = Some(step);
         let all: Option<Vec<u64>> = self.asked_first().into_iter().map(|rank| self.held[rank]).collect();
         let mut step = all?.into_iter().max()?.min(self.steps);
@@ -212,7 +222,7 @@ impl<'a> Pauses<'a> {
             let Some(told) = self.servers_told else {
                 step = (step + SERVERS_LOOK).min(self.steps);
                 self.servers_told = Some(step);
-                return Some(RankCommand::StopAt { step });
+                return Some(RankCommand::StopAt { step, request });
             };
             if (self.plan.workers..self.held.len()).any(|rank| self.held[rank].is_none()) {
                 return None;
@@ -220,7 +230,7 @@ impl<'a> Pauses<'a> {
             step = told;
         }
         let told = std::mem::replace(&mut self.stop_told, true);
-        (!told).then_some(RankCommand::StopAt { step })
+        (!told).then_some(RankCommand::StopAt { step, request })
     }
 
     /// The ranks that a stop is told now: servers of stages first, until all have answered; then everybody.
@@ -345,12 +355,15 @@ mod tests {
             let (before, after) = order[..ended].split_at(ended - 1);
             before.iter().for_each(|&rank| assert!(pauses.ended(rank).is_none()));
             context.interrupt.request();
-            assert!(matches!(pauses.stop_requested(), Some(RankCommand::Hold)));
+            assert!(matches!(pauses.stop_requested(), Some(RankCommand::Hold { .. })));
             let mut answers: Vec<_> = after.iter().map(|&rank| pauses.ended(rank)).collect();
             answers.extend(order[ended..].iter().map(|&rank| pauses.held(rank, 7)));
             let stop = answers.pop().unwrap();
             assert!(answers.iter().all(Option::is_none), "{order:?} {ended}: {answers:?}");
-            assert!(matches!(stop, Some(RankCommand::StopAt { step: 40 })), "{order:?} {ended}: {stop:?}");
+            assert!(
+                matches!(stop, Some(RankCommand::StopAt { step: 40, .. })),
+                "{order:?} {ended}: {stop:?}"
+            );
         }
     }
 
@@ -360,18 +373,36 @@ mod tests {
         let context = context();
         let mut pauses = Pauses::new(&plan, &context, 40, true);
         context.interrupt.request();
-        assert!(matches!(pauses.stop_requested(), Some(RankCommand::Hold)));
+        assert!(matches!(pauses.stop_requested(), Some(RankCommand::Hold { .. })));
         assert_eq!(pauses.asked_first(), [0, 1, 2, 3]);
         for (rank, step) in [(2, 7), (0, 8), (3, 7)] {
             assert!(pauses.held(rank, step).is_none());
         }
-        assert!(matches!(pauses.held(1, 7), Some(RankCommand::StopAt { step: 10 })));
+        assert!(matches!(pauses.held(1, 7), Some(RankCommand::StopAt { step: 10, .. })));
         assert_eq!(pauses.told_now(), [4, 5]);
         assert!(pauses.held(5, 10).is_none());
-        assert!(matches!(pauses.held(4, 10), Some(RankCommand::StopAt { step: 10 })));
+        assert!(matches!(pauses.held(4, 10), Some(RankCommand::StopAt { step: 10, .. })));
         assert_eq!(pauses.told_now(), [0, 1, 2, 3, 4, 5]);
         // What servers answer once more changes nothing.
         assert!(pauses.held(4, 10).is_none());
+    }
+
+    #[test]
+    fn what_was_answered_before_members_changed_does_not_count_afterwards() {
+        let (plan, context) = (plan(3, 0), context());
+        let mut pauses = Pauses::new(&plan, &context, 40, true);
+        context.interrupt.request();
+        let Some(RankCommand::Hold { request: first }) = pauses.stop_requested() else { panic!("a hold") };
+        assert!(pauses.answered(0, 9, first).is_none());
+        // Rank 2 is lost; the answer of rank 1 is still under way.
+        let segment = Segment { from: 5, to: 40, generation: 1 };
+        pauses.regrouped(segment, vec![true, true, false], None);
+        assert!(pauses.answered(1, 9, first).is_none());
+        let Some(RankCommand::Hold { request }) = pauses.stop_requested() else { panic!("a hold") };
+        assert!(pauses.answered(1, 9, first).is_none(), "it is no answer to this request");
+        assert!(pauses.answered(1, 7, request).is_none());
+        let stop = pauses.answered(0, 8, request);
+        assert!(matches!(stop, Some(RankCommand::StopAt { step: 8, .. })), "{stop:?}");
     }
 
     #[test]

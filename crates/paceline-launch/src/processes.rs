@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use paceline_wire::identity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use crate::control::{self, RankCommand, RankEvent};
 use crate::error::LaunchError;
@@ -45,6 +45,9 @@ pub struct RankProcesses {
     orders: Vec<Option<ChildStdin>>,
     /// The process groups of the ranks' scripts: they end with the ranks.
     scripts: Arc<Mutex<HashMap<usize, Pid>>>,
+    /// The program and its word, and where what ranks say goes.
+    program: (PathBuf, String),
+    sender: Sender<ProcessEvent>,
     /// What comes from the ranks.
     pub news: Receiver<ProcessEvent>,
 }
@@ -64,17 +67,17 @@ impl RankProcesses {
         let _blocked = Blocked::new();
         let (sender, news) = channel();
         let (ranks, children, scripts) = (Vec::new(), Vec::new(), Arc::default());
-        let mut processes = Self { ranks, children, orders: Vec::new(), scripts, news };
+        let program = (program.to_owned(), word.to_owned());
+        let mut processes = Self { ranks, children, orders: Vec::new(), scripts, program, sender, news };
         let mut watched = Vec::new();
         for (rank, order) in orders {
             let order = order.borrow();
-            match processes.start_rank(program, word, rank, order, &sender) {
+            match processes.start_rank(rank, order) {
                 Ok(process) => watched.push((rank, process)),
                 Err(source) => return Err(processes.not_started(rank, order, source)),
             }
         }
-        let watch = std::thread::Builder::new().spawn(move || watch(watched, &sender));
-        watch.map_err(|source| LaunchError::System { what: "watching the processes".into(), source })?;
+        processes.watch(watched)?;
         Ok(processes)
     }
 
@@ -86,25 +89,55 @@ impl RankProcesses {
         }
     }
 
+    /// Tells a rank's process that it will be killed: SIGTERM.
+    pub fn notice(&mut self, rank: usize) {
+        let Ok(index) = self.index(rank) else { return };
+        // One that has ended, and was waited for, may have left its number to another process.
+        if let Ok(None) = self.children[index].try_wait() {
+            let _ = kill_process(Pid::from_child(&self.children[index]), Signal::TERM);
+        }
+    }
+
+    /// Starts another process in place of a rank's that has ended, or the first one of a rank that had none.
+    pub fn start_again(&mut self, rank: usize, order: &RankCommand) -> Result<(), LaunchError> {
+        let _blocked = Blocked::new();
+        match self.start_rank(rank, order) {
+            Ok(process) => self.watch(vec![(rank, process)]),
+            Err(source) => Err(self.not_started(rank, order, source)),
+        }
+    }
+
+    fn watch(&self, processes: Vec<(usize, OwnedFd)>) -> Result<(), LaunchError> {
+        let sender = self.sender.clone();
+        let watch = std::thread::Builder::new().spawn(move || watch(processes, &sender));
+        let failed = |source| LaunchError::System { what: "watching the processes".into(), source };
+        watch.map(drop).map_err(failed)
+    }
+
     /// Starts the process of one rank; what tells when it has ended.
-    fn start_rank(
-        &mut self,
-        program: &Path,
-        word: &str,
-        rank: usize,
-        order: &RankCommand,
-        sender: &Sender<ProcessEvent>,
-    ) -> io::Result<OwnedFd> {
+    fn start_rank(&mut self, rank: usize, order: &RankCommand) -> io::Result<OwnedFd> {
+        let (program, word) = &self.program;
         let mut child =
             Command::new(program).arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let pid = Pid::from_child(&child);
-        self.children.push(child);
-        self.orders.push(stdin);
-        self.ranks.push(rank);
+        match self.index(rank) {
+            Ok(index) => {
+                let mut before = std::mem::replace(&mut self.children[index], child);
+                self.orders[index] = stdin;
+                // It has ended: nothing is waited for.
+                let _ = before.kill();
+                let _ = before.wait();
+            }
+            Err(_) => {
+                self.children.push(child);
+                self.orders.push(stdin);
+                self.ranks.push(rank);
+            }
+        }
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         self.tell(rank, order, &[])?;
-        let sender = sender.clone();
+        let sender = self.sender.clone();
         let mut stdout = stdout.expect("standard output is a pipe");
         let scripts = Arc::clone(&self.scripts);
         std::thread::Builder::new().spawn(move || {

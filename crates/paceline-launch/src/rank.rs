@@ -1,18 +1,20 @@
 //! Inside a rank: what it does once it knows its plan and has its transport.
 
+mod life;
+
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use paceline_attach::{Gives, ScriptListener, ScriptOptimizer, Takes};
-use paceline_data::{Dataset, Folders};
+use paceline_attach::{Gives, ScriptOptimizer, Takes};
+use paceline_data::Dataset;
 use paceline_nn::{Compute, Graph, Outcome};
 use paceline_pipeline::StagePlan;
 use paceline_plan::Plan;
 use paceline_protocol::{ReplicaAgreement, Setup, Strategy};
 use paceline_record::{FailureKind, RankState, process};
-use paceline_resolve::{Registries, TypedPlan, unknown};
+use paceline_resolve::TypedPlan;
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
@@ -20,24 +22,18 @@ use paceline_train::{
     ScriptSource, Segment, SegmentControl, StageSource, StepGate, Times, TrainError, Update, VERDICT, model,
     script_exchange, server, weights, worker,
 };
-use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use paceline_wire::{Interfaces, StreamOptions, Transport, WireError, identity};
 use sha2::{Digest, Sha256};
 
-use crate::control::{self, RankAccount, RankCommand, RankEvent, RankTask, ScriptCommon};
+use crate::control::{RankAccount, RankCommand, RankEvent};
 use crate::emulated::EmulatedNetwork;
 use crate::fault;
-use crate::interrupt;
-use crate::liveness;
-use crate::member::{self, Member, MemberLinks};
-use crate::pauses::{pack, unpack};
-use crate::recorder::{self, RankRecorder};
-use crate::scripts;
+use crate::member::{Member, MemberLinks};
+use crate::pauses::pack;
+use crate::recorder::RankRecorder;
 
-/// How long ranks may take to find each other.
-const CONNECT: Duration = Duration::from_secs(20);
-/// Time for a handshake between machines.
-const FAR_HANDSHAKE: Duration = Duration::from_secs(5);
+pub use life::{PlayTask, main};
+
 /// Pieces of the wait for a verdict: a process that was suspended has waited no longer than one.
 const VERDICT_PIECES: u32 = 1200;
 /// Parameters of a script's model, as long as it has not attached.
@@ -335,12 +331,15 @@ impl<'a> RankContext<'a> {
         let every = self.snapshot_every();
         let shares = self.own_setup().shares() as u64;
         let all = setup.end().saturating_mul(shares);
+        let mut struck = 0;
         let mut round = every.map_or(0, |every| control.segment.from * shares / every);
         let ran = server::run(&job, transport, control, &mut |seen| match seen {
             ServerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             ServerEvent::Updates(row, params) => {
                 let updates = row.step;
                 recorder.step(row);
+                (struck..updates / shares).for_each(|step| fault::strike(*rank, step + 1));
+                struck = updates / shares;
                 // What all updates have made is evaluated at the end.
                 if updates < all && every.is_some_and(|every| updates / every > round) {
                     round += 1;
@@ -431,26 +430,6 @@ fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> RankAccou
     }
 }
 
-/// Keeps this process to cores of its own: its part of all cores where each of `ranks` can have `threads` of them, else the
-/// next ones in turn. (Threads that it starts stay there too.)
-fn keep_to_own_cores(rank: usize, ranks: usize, threads: usize) {
-    // Asked before there are fewer.
-    cores();
-    let Ok(allowed) = sched_getaffinity(None) else { return };
-    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
-    let each = threads.max(cores.len() / ranks.max(1));
-    let mut own = CpuSet::new();
-    (0..each).for_each(|core| own.set(cores[(rank * each + core) % cores.len()]));
-    // A rank that may not choose its cores is only slower.
-    let _ = sched_setaffinity(None, &own);
-}
-
-/// Cores that this process could use when it began.
-fn cores() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
-
 /// The event of a failure.
 pub(crate) fn failed(error: &TrainError) -> RankEvent {
     let lost = match error {
@@ -460,162 +439,10 @@ pub(crate) fn failed(error: &TrainError) -> RankEvent {
     RankEvent::Failed { message: error.to_string(), hint: error.hint(), kind: error.kind(), lost }
 }
 
-/// Does a rank's part of a task: its account, and the numbers it measured.
-pub type PlayTask =
-    fn(&RankTask, usize, Box<dyn Transport>, &Registries) -> Result<(RankAccount, Vec<f32>), TrainError>;
-
-/// The whole life of a rank's process: its orders come from standard input, its words go to standard
-/// output. When the launcher is gone, so is the rank.
-/// `play` does tasks other than training.
-pub fn main(registries: &Registries, play: PlayTask) {
-    interrupt::pass_on(|signal| {
-        let said = if signal.is_notice() { RankEvent::Drained } else { RankEvent::Interrupted };
-        // A launcher that has ended takes this process with it.
-        let _ = control::write(&mut std::io::stdout().lock(), &said, &[]);
-    });
-    let mut say = |message: RankEvent, numbers: &[f32]| {
-        // A launcher that does not listen any more has ended: nothing is left to tell.
-        let _ = control::write(&mut std::io::stdout().lock(), &message, numbers);
-    };
-    if let Err(failure) = life(&mut say, registries, play) {
-        say(failure, &[]);
-    }
-}
-
-/// Tells the launcher, from a thread of its own, that this process lives.
-fn pulse() {
-    let beat = || {
-        while control::write(&mut std::io::stdout().lock(), &RankEvent::Alive, &[]).is_ok() {
-            std::thread::sleep(liveness::PULSE);
-        }
-    };
-    // A rank that cannot start a thread says nothing, and is not missed.
-    let _ = std::thread::Builder::new().name("pulse".into()).spawn(beat);
-}
-
-fn life(
-    say: &mut dyn FnMut(RankEvent, &[f32]),
-    registries: &Registries,
-    play: PlayTask,
-) -> Result<(), RankEvent> {
-    let mut orders = std::io::stdin();
-    let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
-    let (transport, buffer) = match &order {
-        RankCommand::Config { plan, rank, .. } => {
-            fault::strike(*rank, 0);
-            pulse();
-            (&plan.transport, plan.buffer)
-        }
-        RankCommand::Task { task, .. } => (&task.transport, task.buffer),
-        _ => return Ok(()),
-    };
-    let kind = registries
-        .transports
-        .find(transport)
-        .ok_or_else(|| failed(&unknown("transport", transport).into()))?;
-    let place = if let RankCommand::Config { place, .. } = &order { *place } else { None };
-    let door = match place {
-        Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
-        None => kind.bind.expect("the launcher knows who listens")(),
-    };
-    let door = door.map_err(|e| failed(&e.into()))?;
-    say(RankEvent::Bound { address: door.address() }, &[]);
-    match order {
-        RankCommand::Config { plan, run, rank, key, folders, recording, conditions, .. } => {
-            if plan.pin {
-                let (index, ranks) =
-                    place.map_or((rank, plan.workers + plan.servers), |place| (place.index, place.ranks));
-                keep_to_own_cores(index, ranks, plan.threads);
-            }
-            let typed = TypedPlan::new(&plan, registries).map_err(|error| failed(&error.into()))?;
-            let mut dataset = None;
-            if plan.script.is_none() {
-                let kind = typed.dataset().map_err(|error| failed(&error.into()))?;
-                let loaded = kind.load(&Folders(folders), &model::settings(&plan));
-                dataset = Some(loaded.map_err(|error| failed(&error.into()))?);
-            }
-            let mut context = RankContext::new(&typed, dataset.as_ref(), rank).map_err(|e| failed(&e))?;
-            let mut start = RankStart::default();
-            if plan.script.is_some() && rank < plan.workers {
-                let listener: ScriptListener = Arc::new(|event| {
-                    let told = scripts::event(event);
-                    // A launcher that does not listen any more has ended: nothing is left to tell.
-                    let _ = control::write(&mut std::io::stdout().lock(), &told, &[]);
-                });
-                start.source =
-                    Some(scripts::attach(&typed, rank, recording.is_some(), &conditions, listener, say)?);
-            }
-            let Some(peers) = peers(&mut orders) else { return Ok(()) };
-            if let Some(known) = peers.script {
-                start.params = known.params;
-                context = RankContext::of_script(&typed, known.layout, known.optimizer, rank);
-            }
-            let first = peers.known.generation.as_deref();
-            let (place_in, workers, world) = match first {
-                Some(first) => (first.rank, first.workers, first.workers + first.servers),
-                None => (rank, plan.workers, context.setup.world()),
-            };
-            let identity = Identity {
-                run,
-                rank: place_in,
-                workers,
-                world,
-                model_hash: model_hash(&plan),
-                key: Key::from(key),
-            };
-            let links = match first {
-                Some(first) => context.strategy.links_of(&first.setup(&context.setup), first.rank),
-                None => context.strategy.links_of(&context.setup, rank),
-            };
-            let emulated = EmulatedNetwork::of(&plan);
-            let ranks = place.map_or(identity.world, |place| place.ranks);
-            // A script's rank has a process beside it that computes.
-            let processes = if plan.script.is_some() { 2 } else { 1 };
-            let mut options = options(processes * ranks * plan.threads, buffer);
-            // A thread beside one that is kept to its core would be kept there, too.
-            options.spare_core &= !plan.pin;
-            if place.is_some() {
-                // Packets between machines may have to be sent again.
-                options.handshake = FAR_HANDSHAKE;
-            }
-            let members = first.cloned().map(|first| {
-                let emulated = emulated.clone().zip(peers.known.interfaces.clone());
-                (first, MemberLinks { kind, identity: identity.clone(), options, emulated })
-            });
-            let (transport, mut control) =
-                connect(door, orders, peers.known, identity, &links, options, emulated)?;
-            control.member = members;
-            context.play(
-                transport,
-                start,
-                control,
-                &RankRecorder::open(recording, &registries.metrics, recorder::to_launcher),
-                say,
-            );
-        }
-        RankCommand::Task { task, rank, key } => {
-            // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
-            if task.world <= cores() {
-                keep_to_own_cores(rank, task.world, 1);
-            }
-            let identity = Identity {
-                run: "bench".into(),
-                rank,
-                workers: task.workers,
-                world: task.world,
-                model_hash: [0; 32],
-                key: Key::from(key),
-            };
-            let emulated = task.network.map(|network| EmulatedNetwork::apart(network, task.world));
-            let options = options(task.world, buffer);
-            let Some(Peers { known: peers, .. }) = peers(&mut orders) else { return Ok(()) };
-            let (transport, _) = connect(door, orders, peers, identity, &task.links, options, emulated)?;
-            let (account, times) = play(&task, rank, transport, registries).map_err(|e| failed(&e))?;
-            say(RankEvent::Done(Box::new(account)), &times);
-        }
-        _ => {}
-    }
-    Ok(())
+/// Cores that this process could use when it began.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Options of a rank's connections, where `threads` threads compute on its machine.
@@ -668,9 +495,9 @@ impl RankMailbox {
             RankCommand::Next { segment } => {
                 self.pauses.send(PauseCommand::Next(segment)).unwrap_or_default();
             }
-            RankCommand::StopAt { step } => {
+            RankCommand::StopAt { step, request } => {
                 self.gate.stop_at(step);
-                return Some(RankEvent::Held { step });
+                return Some(RankEvent::Held { step, request });
             }
             RankCommand::Stand { generation } => {
                 self.gate.ask_to_stop(generation);
@@ -683,7 +510,9 @@ impl RankMailbox {
                 self.pauses.send(regroup).unwrap_or_default();
             }
             RankCommand::Conclude => self.pauses.send(PauseCommand::Conclude).unwrap_or_default(),
-            RankCommand::Hold => return Some(RankEvent::Held { step: self.gate.hold() }),
+            RankCommand::Hold { request } => {
+                return Some(RankEvent::Held { step: self.gate.hold(), request });
+            }
             // These come before a rank begins.
             RankCommand::Config { .. } | RankCommand::Task { .. } | RankCommand::Peers { .. } => {}
         }
@@ -718,91 +547,11 @@ pub(crate) struct RankStart {
     pub params: Vec<f32>,
 }
 
-/// What a rank is told of the others.
-struct PeersKnown {
-    addresses: Vec<String>,
-    interfaces: Option<String>,
-    segment: Segment,
-    restored: Option<RankState>,
-    generation: Option<Box<Generation>>,
-}
-
-/// The same, and what is known of the scripts of the run.
-struct Peers {
-    known: PeersKnown,
-    script: Option<ScriptKnown>,
-}
-
 /// What is known of a run's scripts once all have attached.
 pub(crate) struct ScriptKnown {
     pub layout: Layout,
     pub optimizer: Option<ScriptOptimizer>,
     pub params: Vec<f32>,
-}
-
-/// Waits for everybody's address: those of the first generation, or of the one that admits a member that joins later. None
-/// for a member that was not needed.
-fn peers(orders: &mut std::io::Stdin) -> Option<Peers> {
-    let (known, mut numbers, script) = match control::read(orders) {
-        Ok(Some((
-            RankCommand::Peers { addresses, interfaces, segment, restored, generation, script },
-            numbers,
-        ))) => (
-            PeersKnown { addresses, interfaces, segment, restored: None, generation },
-            numbers,
-            (restored, script),
-        ),
-        Ok(Some((RankCommand::Conclude, _))) => return None,
-        _ => {
-            paceline_attach::end_scripts();
-            std::process::exit(4)
-        }
-    };
-    let (restored, script) = script;
-    let script = script.map(|ScriptCommon { layout, optimizer }| {
-        let params = numbers.split_off(numbers.len().saturating_sub(layout.params));
-        ScriptKnown { layout, optimizer, params }
-    });
-    let restored = restored.and_then(|packed| unpack(packed, &numbers));
-    Some(Peers { known: PeersKnown { restored, ..known }, script })
-}
-
-/// Connects to the linked ranks. What the launcher says from then on goes to the control; its end is this process's.
-fn connect(
-    door: Box<dyn Door>,
-    mut orders: std::io::Stdin,
-    peers: PeersKnown,
-    identity: Identity,
-    links: &[usize],
-    options: StreamOptions,
-    emulated: Option<EmulatedNetwork>,
-) -> Result<(Box<dyn Transport>, RankControl), RankEvent> {
-    let PeersKnown { addresses, interfaces, segment, restored, generation } = peers;
-    // Who joins a run under way is not missed if it cannot: the run goes on without it.
-    let joins = generation.as_ref().is_some_and(|generation| generation.segment.generation > 0);
-    let deadline = if joins { member::CONNECT } else { CONNECT };
-    let (control, mailbox) = RankControl::new(segment, restored);
-    std::thread::spawn(move || {
-        while let Ok(Some((command, _))) = control::read(&mut orders) {
-            if let Some(answer) = mailbox.deliver(command) {
-                // A launcher that does not listen any more has ended, and this process ends with it.
-                let _ = control::write(&mut std::io::stdout().lock(), &answer, &[]);
-            }
-        }
-        paceline_attach::end_scripts();
-        std::process::exit(4);
-    });
-    let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
-    // Where members change, ranks are others in each generation.
-    let emulated = emulated.map(|network| match &generation {
-        Some(generation) => network.of_members(&generation.members),
-        None => network,
-    });
-    let transport = match door.connect(identity, &peers, options, deadline) {
-        Err(_) if joins => std::process::exit(4),
-        connected => connected.map_err(|e| failed(&e.into()))?,
-    };
-    Ok((emulate(transport, emulated, interfaces, options)?, control))
 }
 
 /// Puts a rank's transport on the emulated network, if there is one.

@@ -18,6 +18,7 @@ use crate::error::LaunchError;
 use crate::joining::{self, HostCommand, HostEvent, RunEnd};
 use crate::processes::{ProcessEvent, RankProcesses};
 use crate::rendezvous;
+use crate::requests::Asked;
 use crate::run::Launch;
 use crate::threads::RankThreads;
 
@@ -32,6 +33,8 @@ pub(crate) enum Incoming {
     There(usize, LineEvent),
     /// At the port where machines join.
     Door(Visit),
+    /// At the socket in the run's folder.
+    Asked(Asked),
 }
 
 /// An event that concerns a rank or a machine of the run.
@@ -47,6 +50,8 @@ pub enum RanksEvent {
     HostEnding { host: usize, cause: String },
     /// Somebody was turned away where machines join: who, and why.
     Refused { cause: String },
+    /// Somebody asks for other members.
+    Asked(Asked),
     /// Nothing that concerns the run.
     Nothing,
 }
@@ -93,6 +98,8 @@ pub struct Ranks {
     heard: Receiver<Incoming>,
     /// Processes elsewhere that have ended: which, and how.
     ends: Vec<Option<(u32, String)>>,
+    /// What each member's process is told first, where one may be started later.
+    orders: Vec<(usize, RankCommand)>,
     /// How many were turned away where machines join.
     refused: usize,
 }
@@ -106,30 +113,35 @@ impl Ranks {
         (sender, heard): (Sender<Incoming>, Receiver<Incoming>),
     ) -> Result<Self, LaunchError> {
         let plan = launch.plan;
-        let world = plan.processes();
-        let layout = if hosts.is_some() { plan.layout() } else { vec![0; world] };
-        let ends = vec![None; world];
+        let (world, members) = (plan.processes(), plan.members());
+        let layout = if hosts.is_some() { plan.layout() } else { vec![0; members] };
+        let ends = vec![None; members];
         // A script is a process already, and ends with its rank's.
         let thread = plan.alone() && plan.script.is_none();
         let alone = thread.then_some(inproc::KIND.mesh).flatten();
         if let Some(mesh) = alone.or(plan.transport.mesh) {
             let local = LocalRanks::Threads(RankThreads::start(scope, launch, mesh(world), sender));
-            return Ok(Self { local, layout, hosts, heard, ends, refused: 0 });
+            return Ok(Self { local, layout, hosts, heard, ends, refused: 0, orders: Vec::new() });
         }
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
         let here = hosts.as_ref().map(|hosts| hosts.here.ip());
-        let orders = orders(
+        let elastic = plan.elastic.is_some() && hosts.is_none();
+        let mut orders = orders(
             plan,
             launch.run,
             key,
             &launch.folders.0,
-            &of(0),
+            &if elastic { (0..members).collect() } else { of(0) },
             here,
             launch.recording,
             launch.conditions,
         );
-        let mut processes = RankProcesses::start_ranks(&launch.program.0, launch.program.1, orders)?;
+        let begin = orders.iter().filter(|(rank, _)| *rank < world).map(|(rank, order)| (*rank, order));
+        let mut processes = RankProcesses::start_ranks(&launch.program.0, launch.program.1, begin)?;
+        if !elastic {
+            orders.clear();
+        }
         let news = processes.take_news();
         std::thread::spawn(move || {
             // Until nobody listens any more, or the last process has ended.
@@ -145,7 +157,7 @@ impl Ranks {
             host.line.say(joining::encode(&start, &[]));
         }
         let local = LocalRanks::Processes(processes);
-        Ok(Self { local, layout, hosts, heard, ends, refused: 0 })
+        Ok(Self { local, layout, hosts, heard, ends, refused: 0, orders })
     }
 
     /// What is heard next, if something is within a time.
@@ -153,6 +165,7 @@ impl Ranks {
         Some(match self.heard.recv_timeout(wait).ok()? {
             Incoming::Here(news) => RanksEvent::Rank(news),
             Incoming::There(id, heard) => self.hear_host(id, heard),
+            Incoming::Asked(asked) => RanksEvent::Asked(asked),
             Incoming::Door(Visit::Refused { cause }) => self.refused(cause),
             Incoming::Door(Visit::Arrived { link, greeting }) => {
                 let who = link.addresses().map_or_else(|_| "somebody".into(), |(_, who)| who.to_string());
@@ -254,6 +267,23 @@ impl Ranks {
         if let LocalRanks::Processes(processes) = &mut self.local {
             processes.kill(rank);
         }
+    }
+
+    /// Tells a rank's process on this machine that it will be killed.
+    pub fn notice(&mut self, rank: usize) {
+        if let LocalRanks::Processes(processes) = &mut self.local {
+            processes.notice(rank);
+        }
+    }
+
+    /// Starts another process in place of a rank's that has ended, or the first one of a rank that had none.
+    pub fn start_again(&mut self, rank: usize) -> Result<(), LaunchError> {
+        let order = self.orders.iter().find(|(other, _)| *other == rank);
+        let (LocalRanks::Processes(processes), Some((_, order))) = (&mut self.local, order) else {
+            let source = std::io::Error::other("it is not a process of this machine");
+            return Err(LaunchError::Start { role: "rank", rank, source, ended: None });
+        };
+        processes.start_again(rank, order)
     }
 
     /// The machine of a rank, if it is not this one.

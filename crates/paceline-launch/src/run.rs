@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
-use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_plan::{Plan, PlanError};
@@ -15,26 +14,23 @@ use paceline_record::{Event, FailureKind, Recording, RunResult};
 use paceline_registry::Registry;
 use paceline_resolve::{Registries, TypedPlan};
 use paceline_train::model::evaluation_samples;
-use paceline_wire::{Interfaces, TransportKind};
+use paceline_wire::TransportKind;
 
-use crate::control::{RankCommand, RankEvent};
 use crate::devices::{ScriptConditions, ScriptDevices};
-use crate::elastic::{self, Commands};
-use crate::emulated::EmulatedNetwork;
+use crate::elastic;
 use crate::error::LaunchError;
 use crate::joining::{self, RunEnd};
-use crate::liveness::Liveness;
+use crate::lead::Lead;
 use crate::pauses::CheckpointContext;
-use crate::processes::ProcessEvent;
-use crate::rank::{RankContext, role};
-use crate::ranks::{Hosts, Incoming, Ranks, RanksEvent};
+use crate::rank::RankContext;
+use crate::ranks::{Hosts, Incoming, Ranks};
 use crate::rendezvous::{self, Listen};
-use crate::watch::{Reaction, Snapshot, Watch, evaluate};
+use crate::requests::RequestPort;
+use crate::revoking::Revoking;
+use crate::watch::{Snapshot, Watch, evaluate};
 
 /// Sizes of a connection's buffer that can be asked for.
 const BUFFERS: RangeInclusive<usize> = 4 << 10..=1 << 30;
-/// Time that a lost rank's process has to end before the loss is told without its cause of death.
-const BLAME: Duration = Duration::from_secs(1);
 
 /// What a run needs from outside.
 #[derive(Clone)]
@@ -210,7 +206,10 @@ pub fn run(
     launch.devices.into_iter().for_each(|devices| report(devices.event()));
     let mut checkpointing = launch.checkpointing.clone();
     checkpointing.cut(launch)?;
-    let mut done = attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, listen, report);
+    // Who was taken away once is not taken away again by a run that starts again.
+    let mut revoking = Revoking::new(plan.revoke.as_ref());
+    let mut done =
+        attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, listen, &mut revoking, report);
     for left in (0..plan.restarts).rev() {
         let Err(error) = &done else { break };
         if error.kind() != FailureKind::Lost {
@@ -220,7 +219,8 @@ pub fn run(
         checkpointing.cut(launch)?;
         let step = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step);
         report(Event::Restarted { step, cause: &error.to_string(), left });
-        done = attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, None, report);
+        done =
+            attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, None, &mut revoking, report);
     }
     done
 }
@@ -229,6 +229,7 @@ pub fn run(
 fn attempt(
     launch: &Launch<'_>,
     listen: Option<Listen>,
+    revoking: &mut Revoking,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let (sender, heard) = channel();
@@ -239,6 +240,11 @@ fn attempt(
         }
         None => None,
     };
+    let folder = launch.checkpointing.checkpoints.run_folder();
+    let asks = launch.plan.elastic.is_some() && launch.recording.is_some();
+    let port = asks.then(|| RequestPort::open(folder, sender.clone())).transpose();
+    let what = || format!("the socket for requests in {}", folder.display());
+    let _port = port.map_err(|source| LaunchError::System { what: what(), source })?;
     std::thread::scope(|scope| {
         let (jobs, to_do) = channel::<Snapshot>();
         let (done, results) = channel();
@@ -259,7 +265,7 @@ fn attempt(
             }
         });
         let watch = Watch::new(launch, Some(jobs), results);
-        supervise(scope, launch, watch, hosts, (sender, heard), report)
+        supervise(scope, launch, watch, hosts, (sender, heard), revoking, report)
     })
 }
 
@@ -283,193 +289,15 @@ fn supervise<'scope>(
     mut watch: Watch<'_>,
     hosts: Option<Hosts>,
     channel: (Sender<Incoming>, Receiver<Incoming>),
+    revoking: &mut Revoking,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let mut ranks = Ranks::start(scope, launch, hosts, channel)?;
-    let done = lead(launch, &mut watch, &mut ranks, report).and_then(|()| watch.finish(report));
+    let led = Lead::new(launch, &mut watch, &mut ranks, revoking).and_then(|lead| lead.to_the_end(report));
+    let done = led.and_then(|()| watch.finish(report));
     ranks.dismiss(match &done {
         Ok(result) => RunEnd { result: serde_json::to_value(result).ok(), ..RunEnd::default() },
         Err(e) => RunEnd::failed(e),
     });
     done
-}
-
-/// Watches over every rank until all have given their accounts.
-fn lead(
-    launch: &Launch<'_>,
-    watch: &mut Watch<'_>,
-    ranks: &mut Ranks,
-    report: &mut dyn FnMut(Event<'_>),
-) -> Result<(), LaunchError> {
-    // All processes of the run; those that its first steps are made with come first.
-    let (world, processes) = (launch.plan.workers + launch.plan.servers, launch.plan.processes());
-    let interfaces = EmulatedNetwork::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
-    watch.announce(report);
-    let mut ended = vec![(false, false); processes];
-    // A rank that gave up because it lost a peer is a victim; who died without a word is not.
-    let mut blamed: Option<(Instant, usize, LaunchError)> = None;
-    let (mut liveness, clock) = (Liveness::new(processes), Instant::now());
-    if !ranks.say_that_they_live() {
-        (0..world).for_each(|rank| liveness.forget(rank));
-    }
-    while !watch.complete() {
-        let tidings = ranks.next(watch.patience());
-        let mut signs = liveness.look(clock.elapsed());
-        match &tidings {
-            Some(RanksEvent::Rank(ProcessEvent::Rank(rank, said, _))) => {
-                signs.extend(liveness.heard(*rank));
-                if let RankEvent::Done(_) | RankEvent::Failed { .. } = said {
-                    liveness.forget(*rank);
-                }
-            }
-            Some(RanksEvent::Rank(ProcessEvent::Closed(rank) | ProcessEvent::Exited(rank))) => {
-                liveness.forget(*rank)
-            }
-            _ => {}
-        }
-        for silent in watch.signs(&signs, ranks, report)? {
-            // Stopped processes too: nothing of it comes late.
-            ranks.kill(silent);
-        }
-        watch.side_results(report)?;
-        let failure = match tidings {
-            Some(RanksEvent::Rank(ProcessEvent::Rank(rank, mut said, numbers))) => {
-                locate(&mut said, rank, ranks);
-                if let RankEvent::Failed { lost: Some(lost), message, hint, kind } = said {
-                    watch.victims[rank] = true;
-                    let role = role(launch.plan, rank);
-                    let told = LaunchError::Failed { role, rank, message, hint, kind };
-                    blamed = blamed.or(Some((Instant::now(), lost, told)));
-                } else {
-                    match watch.take(rank, said, numbers, report)? {
-                        Reaction::Nothing => {}
-                        Reaction::Connect => {
-                            for rank in 0..world {
-                                let interfaces = interfaces.as_ref().and_then(Interfaces::path);
-                                let (order, numbers) = watch.peers(rank, interfaces);
-                                ranks.tell(rank, order, &numbers);
-                            }
-                        }
-                        Reaction::TellAll(order) => ranks.tell_all(&order),
-                        Reaction::Members(commands) => {
-                            tell_members(watch, ranks, commands, interfaces.as_ref())?;
-                        }
-                        Reaction::Tell(some, order) => {
-                            some.into_iter().for_each(|rank| ranks.tell(rank, (*order).clone(), &[]));
-                        }
-                    }
-                }
-                None
-            }
-            Some(RanksEvent::Rank(ProcessEvent::Closed(rank))) => {
-                ended[rank].0 = true;
-                died(watch, ranks, rank, &mut ended[rank], interfaces.as_ref())?
-            }
-            Some(RanksEvent::Rank(ProcessEvent::Exited(rank))) => {
-                ended[rank].1 = true;
-                died(watch, ranks, rank, &mut ended[rank], interfaces.as_ref())?
-            }
-            Some(RanksEvent::HostLost { host, cause }) => Some(watch.host_lost(ranks.host(host), cause)),
-            Some(RanksEvent::HostLiveness { host, there }) => {
-                let (name, _) = ranks.host(host);
-                report(Event::Host { host, name: &name, state: if there { "back" } else { "quiet" } });
-                None
-            }
-            Some(RanksEvent::HostEnding { host, cause }) => {
-                let (name, _) = ranks.host(host);
-                report(Event::Host { host, name: &format!("{name}: {cause}"), state: "ending" });
-                None
-            }
-            Some(RanksEvent::Refused { cause }) => {
-                report(Event::Refused { rank: None, cause: &cause });
-                None
-            }
-            Some(RanksEvent::Nothing) => None,
-            None => None,
-        };
-        if let Some(failure) = failure.or_else(|| watch.late(clock.elapsed())) {
-            return Err(failure);
-        }
-        let verdicts = std::mem::take(&mut watch.verdicts);
-        for (verdict, rank) in verdicts.iter().flat_map(|v| watch.workers().into_iter().map(move |w| (v, w)))
-        {
-            ranks.tell(rank, verdict.clone(), &[]);
-        }
-        if let Some(order) = watch.interrupted()? {
-            if let Some((name, cause)) = ranks.own_ending(launch.checkpointing.interrupt.cause()) {
-                report(Event::Host { host: 0, name: &format!("{name}: {cause}"), state: "ending" });
-            }
-            watch.pauses.asked_first().into_iter().for_each(|rank| ranks.tell(rank, order.clone(), &[]));
-        }
-        // Of a machine that is under suspicion it is soon known whether it is lost: then that is the cause.
-        let ripe = |(since, lost, _): &(Instant, usize, _)| since.elapsed() > BLAME && !ranks.quiet(*lost);
-        if let Some((_, _, told)) = blamed.take_if(|blamed| ripe(blamed)) {
-            return Err(told);
-        }
-    }
-    Ok(())
-}
-
-/// A rank's process has ended, or its pipe has: the failure to tell, if that ends the run.
-fn died(
-    watch: &mut Watch<'_>,
-    ranks: &mut Ranks,
-    rank: usize,
-    ended: &mut (bool, bool),
-    interfaces: Option<&Interfaces>,
-) -> Result<Option<LaunchError>, LaunchError> {
-    if watch.elastic.is_none() {
-        return Ok(watch.died(rank, *ended, ranks));
-    }
-    if *ended == (true, true) {
-        // Another process may take its place.
-        *ended = (false, false);
-        if !watch.gather.gave_account(rank) {
-            let commands = watch.member_lost(rank);
-            tell_members(watch, ranks, commands, interfaces)?;
-        }
-    }
-    Ok(None)
-}
-
-/// Tells members of an elastic run what they are to do, and regroups them if all stand.
-fn tell_members(
-    watch: &mut Watch<'_>,
-    ranks: &mut Ranks,
-    commands: Commands,
-    interfaces: Option<&Interfaces>,
-) -> Result<(), LaunchError> {
-    let regrouped = watch.regroup()?;
-    for (member, mut command) in commands.into_iter().chain(regrouped) {
-        if let RankCommand::Peers { interfaces: path, .. } = &mut command {
-            *path = interfaces.and_then(Interfaces::path);
-        }
-        ranks.tell(member, command, &[]);
-    }
-    Ok(())
-}
-
-/// Adds the machine to what a rank says, where it matters which one it was.
-fn locate(said: &mut RankEvent, rank: usize, ranks: &Ranks) {
-    match said {
-        RankEvent::Failed { message, lost, .. } => {
-            if let Some(place) = ranks.place(rank) {
-                *message = format!("on {place}: {message}");
-            }
-            if let Some((lost, place)) = lost.and_then(|lost| Some((lost, ranks.place(lost)?))) {
-                *message += &format!(" (rank {lost} is on {place})");
-            }
-        }
-        RankEvent::Done(account) => {
-            if let (None, Some(name)) = (ranks.place(rank), ranks.own_name()) {
-                account.host = name;
-            }
-        }
-        RankEvent::Recorded(batch) => {
-            if let (Some(site), None, Some(name)) = (&mut batch.site, ranks.place(rank), ranks.own_name()) {
-                site.host = name;
-            }
-        }
-        _ => {}
-    }
 }

@@ -1,31 +1,36 @@
 //! What the launcher knows of a run under way: takes what the ranks say, has their models evaluated, tells who is
 //! lost or late, and ends with the result.
 
-use std::sync::Arc;
+mod clock;
+mod losses;
+mod members;
+mod result;
+
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use paceline_data::order;
-use paceline_nn::{Compute, Outcome};
+use paceline_nn::Outcome;
 use paceline_plan::PlanError;
 use paceline_protocol::{Refusal, ReplicaAgreement};
 use paceline_record::event::SCHEMA;
-use paceline_record::{Event, FailureKind, RunResult};
-use paceline_train::model::params_sha256;
+use paceline_record::{Event, FailureKind};
 use paceline_train::native::mean;
-use paceline_train::{PartRanges, Replica, TensorLayout, TrainError, USED_TENSORS, Update, model};
+use paceline_train::{PartRanges, TensorLayout, TrainError, USED_TENSORS};
 
-use crate::agent;
 use crate::control::{RankCommand, RankEvent, ScriptCommon};
 use crate::elastic::{Commands, ElasticRun};
 use crate::error::LaunchError;
 use crate::gather::Gather;
-use crate::liveness::{self, LivenessChange, Missing};
+use crate::liveness::Missing;
 use crate::pauses::{PauseDecision, Pauses, pack, unpack};
-use crate::rank::{RankContext, RankModel, role};
-use crate::ranks::Ranks;
+use crate::rank::{RankContext, role};
 use crate::run::Launch;
 use crate::staged::whole_model;
+
+use clock::TrainingClock;
+use members::elastic;
+pub(crate) use result::evaluate;
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
@@ -103,10 +108,13 @@ pub(crate) struct Watch<'a> {
     stages: Option<Vec<PartRanges>>,
     /// The members of the run, where they may change.
     pub(crate) elastic: Option<ElasticRun>,
+    /// How the processes of members that are gone have ended.
+    deaths: BTreeMap<usize, String>,
     /// The furthest step whose model was evaluated, or is.
     shown: Option<u64>,
-    /// The furthest training clock that anybody has told of.
-    train_s: f64,
+    clock: TrainingClock,
+    /// Where the training clock of a run that went on from a checkpoint began, until somebody has taken note.
+    pub(crate) resumed_at: Option<f64>,
     /// Snapshots of which parts are missing.
     snapshots: Vec<Incomplete>,
     /// Snapshots that are being evaluated.
@@ -122,7 +130,7 @@ impl<'a> Watch<'a> {
         jobs: Option<Sender<Snapshot>>,
         results: Receiver<Evaluated>,
     ) -> Self {
-        let world = launch.plan.processes();
+        let world = launch.plan.members();
         let context = RankContext::new(launch.plan, launch.dataset, 0);
         let steps_in_all = context.as_ref().map_or(0, |context| context.setup.end());
         let together = context.as_ref().is_ok_and(RankContext::together);
@@ -148,8 +156,10 @@ impl<'a> Watch<'a> {
                 .filter(|context| context.stages.is_some())
                 .map(RankContext::part_ranges),
             elastic: context.as_ref().ok().and_then(|context| elastic(launch, context)),
+            deaths: BTreeMap::new(),
             shown: None,
-            train_s: 0.0,
+            clock: TrainingClock::default(),
+            resumed_at: None,
             params: context.map_or(0, |context| context.setup.params),
             attached: vec![None; launch.plan.workers],
             start: Vec::new(),
@@ -183,10 +193,27 @@ impl<'a> Watch<'a> {
     fn evaluated(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
         self.gather.evaluation(step, train_s, outcome, report);
         self.look_at_target();
+        self.clock.runs();
         if self.awaited {
             let ends = self.launch.plan.stop_at_target && self.gather.reached();
             self.verdicts.push(RankCommand::Verdict { step, ends });
         }
+    }
+
+    /// Every worker has begun its first step.
+    fn training_began(&mut self) {
+        if self.startup.is_none() {
+            self.startup = Some(self.launch.started.seconds());
+            self.began = Instant::now();
+            if self.launch.checkpointing.resumed.is_none() {
+                self.clock.told(0.0);
+            }
+        }
+    }
+
+    /// Whether all ranks know each other.
+    pub(crate) fn connected(&self) -> bool {
+        self.connected
     }
 
     pub(crate) fn announce(&self, report: &mut dyn FnMut(Event<'_>)) {
@@ -227,7 +254,8 @@ impl<'a> Watch<'a> {
     /// Whether every rank listens, and every script has attached.
     fn ready(&mut self) -> Reaction {
         let attached = self.launch.plan.script.is_none() || self.attached.iter().all(Option::is_some);
-        self.connected = attached && self.addresses.iter().all(|a| !a.is_empty());
+        let begin = &self.addresses[..self.launch.plan.processes()];
+        self.connected = attached && begin.iter().all(|a| !a.is_empty());
         if self.connected { Reaction::Connect } else { Reaction::Nothing }
     }
 
@@ -348,6 +376,9 @@ impl<'a> Watch<'a> {
         match said {
             RankEvent::Bound { address } => {
                 report(Event::Bound { rank, address: &address });
+                if let (true, Some(elastic)) = (self.connected, &mut self.elastic) {
+                    return Ok(Reaction::Members(elastic.listens(rank, address, self.clock.now_s())));
+                }
                 self.addresses[rank] = address;
                 return Ok(self.ready());
             }
@@ -371,10 +402,14 @@ impl<'a> Watch<'a> {
                     generation,
                     standing,
                     address,
-                    self.train_s,
+                    self.clock.now_s(),
                 )));
             }
             RankEvent::Resumed { generation } => {
+                if generation > 0 {
+                    // Somebody may have been lost before its first step began.
+                    self.training_began();
+                }
                 if let Some(change) = self.elastic.as_mut().and_then(|elastic| elastic.resumed(generation)) {
                     report(Event::Membership { change });
                 }
@@ -388,18 +423,19 @@ impl<'a> Watch<'a> {
                     self.launch.checkpointing.interrupt.request();
                     return Ok(Reaction::Nothing);
                 };
-                return Ok(Reaction::Members(elastic.drain(rank, self.train_s)));
+                return Ok(Reaction::Members(elastic.drain(rank, self.clock.now_s())));
             }
             RankEvent::Started => {
                 self.begun += 1;
                 if self.begun == plan.workers {
-                    self.startup = Some(self.launch.started.seconds());
-                    self.began = Instant::now();
+                    self.training_began();
                 }
             }
             RankEvent::Step { step, samples, loss, train_s } => {
                 self.steps[rank] = step;
-                self.train_s = self.train_s.max(train_s);
+                if self.clock.told(train_s) && self.launch.checkpointing.resumed.is_some() {
+                    self.resumed_at = Some(train_s);
+                }
                 if let Some(elastic) = &mut self.elastic {
                     elastic.reached = elastic.reached.max(step);
                 }
@@ -421,8 +457,8 @@ impl<'a> Watch<'a> {
             RankEvent::Alive => {}
             RankEvent::Interrupted => self.launch.checkpointing.interrupt.request(),
             RankEvent::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
-            RankEvent::Held { step } => {
-                return Ok(match self.pauses.held(rank, step) {
+            RankEvent::Held { step, request } => {
+                return Ok(match self.pauses.answered(rank, step, request) {
                     Some(order) => Reaction::Tell(self.pauses.told_now(), Box::new(order)),
                     None => Reaction::Nothing,
                 });
@@ -493,69 +529,6 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The same where members change: parts go by share, and a model that was evaluated already is not evaluated again.
-    fn snapshot_of_shares(&mut self, rank: usize, step: u64, train_s: f64, mut numbers: Vec<f32>) {
-        let Some(elastic) = &self.elastic else { return };
-        let shares = elastic.membership.shares.len();
-        let at = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
-            let parts = vec![None; shares];
-            self.snapshots.push(Incomplete { step, train_s, of_servers: false, parts });
-            self.snapshots.len() - 1
-        });
-        let snapshot = &mut self.snapshots[at];
-        snapshot.train_s = snapshot.train_s.max(train_s);
-        for share in elastic.shares_of(rank) {
-            let own = self.state + if share == 0 { self.params } else { 0 };
-            let rest = numbers.split_off(own.min(numbers.len()));
-            snapshot.parts[share] = Some(std::mem::replace(&mut numbers, rest));
-        }
-        if snapshot.parts.iter().any(Option::is_none) {
-            return;
-        }
-        let Incomplete { step, train_s, parts, .. } = self.snapshots.swap_remove(at);
-        if self.shown.is_some_and(|shown| shown >= step) {
-            if self.under_way == 0 {
-                self.verdicts.push(RankCommand::Verdict { step, ends: false });
-            }
-            return;
-        }
-        self.shown = Some(step);
-        let (params, state) = self.model(&parts.into_iter().flatten().collect::<Vec<_>>());
-        if let Some(jobs) = &self.jobs {
-            self.under_way += 1;
-            // The evaluator listens as long as the run lasts.
-            let _ =
-                jobs.send(Snapshot { step, train_s, params, state: state.filter(|state| !state.is_empty()) });
-        }
-    }
-
-    /// Goes on with other members, once all stand; what they are told.
-    pub(crate) fn regroup(&mut self) -> Result<Commands, LaunchError> {
-        let Some(elastic) = &mut self.elastic else { return Ok(Vec::new()) };
-        let pauses = &self.pauses;
-        let (segment, commands) = match elastic.regroup(|from| pauses.end_of(from)) {
-            Ok(None) => return Ok(Vec::new()),
-            Ok(Some(regrouped)) => regrouped,
-            Err(end) => {
-                let gone = agent::words(self.launch.plan, &elastic.gone());
-                let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
-                let saved = saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step);
-                let run = self.launch.run.to_owned();
-                return Err(LaunchError::NobodyLeft { cause: end.to_string(), gone, saved, run });
-            }
-        };
-        let part = (0..elastic.addresses.len()).map(|member| elastic.takes_part(member)).collect();
-        self.pauses.regrouped(segment, part, elastic.chooser());
-        self.snapshots.clear();
-        Ok(commands)
-    }
-
-    /// A member whose process has ended: whether the run goes on without it, and what the others are told.
-    pub(crate) fn member_lost(&mut self, rank: usize) -> Commands {
-        let train_s = self.train_s;
-        self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(rank, train_s))
-    }
-
     /// Whether every rank that is to give its account has.
     pub(crate) fn complete(&self) -> bool {
         match &self.elastic {
@@ -590,205 +563,9 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
-    pub(crate) fn died(&self, rank: usize, ended: (bool, bool), ranks: &mut Ranks) -> Option<LaunchError> {
-        if ended != (true, true) || self.gather.done[rank].is_some() || self.victims[rank] {
-            return None;
-        }
-        let cause = ranks.status(rank).unwrap_or_else(|| "its process has ended".into());
-        Some(self.lost(rank, cause, ranks))
-    }
-
-    fn lost(&self, rank: usize, cause: String, ranks: &Ranks) -> LaunchError {
-        let (role, pid, when) = (role(self.launch.plan, rank), ranks.pid(rank), self.when(&[rank]));
-        let mut cause = ranks.place(rank).map_or(cause.clone(), |place| format!("{cause}, on {place}"));
-        if let Some(stage) = self.launch.plan.stage_words(rank) {
-            cause = format!("{stage}; {cause}");
-        }
-        LaunchError::Lost { role, rank, pid, when, cause }
-    }
-
-    /// Tells of ranks that are silent, and gives those up that are for too long (elastic runs go on without them, and they
-    /// come back here): ending the run ends their processes,
-    /// stopped ones too, so that nothing of them comes late. (A machine that is silent is told of by itself.)
-    pub(crate) fn signs(
-        &self,
-        signs: &[LivenessChange],
-        ranks: &Ranks,
-        report: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Vec<usize>, LaunchError> {
-        let mut silent = Vec::new();
-        for &sign in signs {
-            match sign {
-                LivenessChange::Suspect(rank) | LivenessChange::Dead(rank) if ranks.quiet(rank) => {}
-                LivenessChange::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
-                LivenessChange::Back(rank) => report(Event::Liveness { rank, state: "back" }),
-                LivenessChange::Dead(rank) if self.elastic.is_some() => silent.push(rank),
-                LivenessChange::Dead(rank) => {
-                    let cause = format!("nothing was heard of it for {} s", liveness::DEAD.as_secs());
-                    return Err(self.lost(rank, cause, ranks));
-                }
-            }
-        }
-        Ok(silent)
-    }
-
     /// The workers, by process.
     pub(crate) fn workers(&self) -> Vec<usize> {
         let all = || (0..self.launch.plan.workers).collect();
         self.elastic.as_ref().map_or_else(all, |elastic| elastic.membership.workers.clone())
     }
-
-    /// How far ranks had come, as far as they told.
-    fn when(&self, ranks: &[usize]) -> String {
-        match ranks.iter().map(|&rank| self.steps[rank]).max() {
-            Some(0) | None if self.begun == 0 => "before the first step".into(),
-            step => format!("after step {}", step.unwrap_or_default()),
-        }
-    }
-
-    /// A machine that is gone, with all its ranks.
-    pub(crate) fn host_lost(&self, (host, ranks): (String, Vec<usize>), cause: String) -> LaunchError {
-        let when = self.when(&ranks);
-        LaunchError::HostLost { host, ranks: agent::words(self.launch.plan, &ranks), when, cause }
-    }
-
-    /// A rank that does not come up in time, or lets others wait too long at an evaluation; `now` is the time on any
-    /// clock that only runs forward.
-    pub(crate) fn late(&mut self, now: Duration) -> Option<LaunchError> {
-        let awaited = self.awaited_part();
-        let overdue = self.missing.look(now, awaited.is_some(), EVALUATION);
-        let (rank, what, limit) = match awaited {
-            // A script may take minutes before it attaches; a notice says so.
-            _ if self.startup.is_none() && self.launch.plan.script.is_some() && !self.connected => {
-                return None;
-            }
-            _ if self.startup.is_none() && self.began.elapsed() >= START => {
-                (self.addresses.iter().position(String::is_empty).unwrap_or(0), "begin".into(), START)
-            }
-            Some((rank, step)) if overdue => {
-                (rank, format!("show its part of the evaluation after step {step}"), EVALUATION)
-            }
-            _ => return None,
-        };
-        let role = role(self.launch.plan, rank);
-        Some(LaunchError::Late { role, rank, what, seconds: limit.as_secs() })
-    }
-
-    /// A rank whose part of an evaluation is missing while workers wait for it, and that evaluation's step.
-    fn awaited_part(&self) -> Option<(usize, u64)> {
-        if !self.awaited {
-            return None;
-        }
-        let missing = |snapshot: &Incomplete| {
-            let part = snapshot.parts.iter().position(Option::is_none)?;
-            let first = if snapshot.of_servers { self.launch.plan.workers } else { 0 };
-            Some((first + part, snapshot.step))
-        };
-        self.gather.missing().or_else(|| self.snapshots.iter().find_map(missing))
-    }
-
-    pub(crate) fn finish(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
-        self.jobs = None;
-        while let Ok((step, train_s, outcome)) = self.results.recv() {
-            self.gather.evaluation(step, train_s, outcome?, report);
-        }
-        let (plan, launch) = (self.launch.plan, self.launch);
-        let mut model = None;
-        let test = launch.dataset.map_or(0, |dataset| dataset.test.len());
-        let apart = self.agreement == ReplicaAgreement::Apart && launch.dataset.is_some();
-        // Workers whose models agree have evaluated the last step themselves, on what evaluations take.
-        if let Some(elastic) = &self.elastic {
-            // Whoever has the first share has the model: that of all.
-            let first = self.gather.done[elastic.first_worker()].as_ref();
-            let known = first.or_else(|| self.gather.done.iter().flatten().find(|done| done.steps > 0));
-            model = known.map(|account| account.params_sha256.clone());
-            if plan.eval_samples.is_some() {
-                let params = self.gather.numbers[elastic.first_worker()].get(..self.params);
-                let (all, state) = (model::all_samples(test), self.state_of_shares());
-                let shares = if self.state > 0 { 1 } else { plan.replicas() };
-                let outcome = evaluate(launch, params.unwrap_or_default(), state, &all, shares)?;
-                self.gather.final_outcome(outcome);
-            }
-        } else if apart || plan.eval_samples.is_some() || self.stages.is_some() {
-            let workers = &self.gather.numbers[..plan.workers];
-            let (params, state) = match plan.servers {
-                _ if self.stages.is_some() => self.model(workers),
-                0 => self.model(workers),
-                _ => (self.gather.server_params(), Some(mean(&workers.concat(), self.state))),
-            };
-            if apart || self.stages.is_some() {
-                model = Some(params_sha256(&params));
-            }
-            if apart {
-                let samples = model::evaluation_samples(plan, test);
-                let outcome = evaluate(launch, &params, state.clone(), &samples, 1)?;
-                let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
-                self.gather.evaluation(steps, train_s, outcome, report);
-            }
-            if plan.eval_samples.is_some() {
-                let samples = model::all_samples(test);
-                // Summed up as it would be if evaluations took them all.
-                let shares = if apart || self.state > 0 { 1 } else { plan.replicas() };
-                self.gather.final_outcome(evaluate(launch, &params, state, &samples, shares)?);
-            }
-        }
-        self.gather.phases(report);
-        let mut result =
-            self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model);
-        if let Some(elastic) = &mut self.elastic {
-            // Accounts of members that were lost are missing; steps and samples are those of the plan.
-            let steps = self.gather.done.iter().flatten().map(|account| account.steps).max();
-            result.steps = steps.unwrap_or_default();
-            result.samples = self.gather.samples_before(result.steps, 0);
-            result.samples_per_s = result.samples as f64 / result.seconds.train;
-            result.membership = std::mem::take(&mut elastic.changes);
-        }
-        Ok(result)
-    }
-
-    /// The mean state of all shares, out of what their workers have shown at the end; none without state.
-    fn state_of_shares(&self) -> Option<Vec<f32>> {
-        let elastic = self.elastic.as_ref().filter(|_| self.state > 0)?;
-        let mut states = vec![0.0; self.state * elastic.membership.shares.len()];
-        for member in &elastic.membership.workers {
-            let own = self.gather.numbers[*member].get(self.params..).unwrap_or_default();
-            for (share, state) in elastic.shares_of(*member).into_iter().zip(own.chunks(self.state)) {
-                states[share * self.state..][..state.len()].copy_from_slice(state);
-            }
-        }
-        Some(mean(&states, self.state))
-    }
-}
-
-/// The members of a run that may change.
-fn elastic(launch: &Launch<'_>, context: &RankContext<'_>) -> Option<ElasticRun> {
-    let samples = launch.dataset?.train.len();
-    let update = Update::new(launch.plan, samples, Arc::new(Compute::new(1, false)));
-    Some(ElasticRun::new(launch.plan.elastic?, context.setup.clone(), update.blocks()))
-}
-
-/// Evaluates parameters on samples of the test split, in this process, share by share.
-pub(crate) fn evaluate(
-    launch: &Launch<'_>,
-    params: &[f32],
-    state: Option<Vec<f32>>,
-    samples: &[u32],
-    shares: usize,
-) -> Result<Outcome, TrainError> {
-    let RankModel::Native { dataset, graph } = RankContext::new(launch.plan, launch.dataset, 0)?.model else {
-        return Ok(Outcome::default());
-    };
-    let compute = Arc::new(Compute::new(1, false));
-    let mut state = match state {
-        Some(state) => state,
-        None => model::start(launch.plan, &graph)?.1,
-    };
-    let mut replica = Replica::new(launch.plan, graph, compute);
-    let mut total = Outcome::default();
-    for share in 0..shares {
-        let part = &samples[order::share(samples.len(), share, shares)];
-        total += replica.evaluate(dataset, part, params, &mut state)?;
-    }
-    Ok(total)
 }

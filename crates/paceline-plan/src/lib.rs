@@ -6,6 +6,7 @@
 //! # Layout
 //! - `plan`: the plan itself and what makes one impossible
 //! - `hosts`: where ranks sit, and what lies between their hosts
+//! - `members`: how a run's members may change, and who is taken away from it
 //! - `value`: a level of an axis
 //! - `expression`: conditions that users write
 //! - `space`: axes, constraints, points
@@ -21,6 +22,7 @@
 
 mod expression;
 mod hosts;
+mod members;
 mod plan;
 mod printable;
 mod sheet;
@@ -30,7 +32,8 @@ mod value;
 
 pub use expression::{Condition, ConditionError, Formula, Scope};
 pub use hosts::{Hosts, NetworkLimits, Placement};
-pub use plan::{Elastic, PathRule, Plan, PlanError, Script, Straggler, TrainingLength, Weights};
+pub use members::{Elastic, Revocations, RevokedRank};
+pub use plan::{PathRule, Plan, PlanError, Script, Straggler, TrainingLength, Weights};
 pub use printable::{printable, printable_lines};
 pub use sheet::{Sheet, SheetRow, TableError, Terminator, to_csv};
 pub use space::{Axis, ENUMERABLE, Point, Scale, Space};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::hosts::{Hosts, NetworkLimits, Placement};
+use crate::members::{Elastic, Revocations};
 
 /// How much a run trains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -167,6 +168,9 @@ pub struct Plan {
     /// How the members of the run may change; absent: it ends when one is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
+    /// Who is taken away from the run, and who comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoke: Option<Revocations>,
     /// Passes in which a share's gradient is computed and added up.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub micro_batches: usize,
@@ -251,36 +255,6 @@ pub struct Plan {
     pub pin: bool,
 }
 
-/// How the members of a run may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Elastic {
-    /// The fewest workers that the run goes on with.
-    pub least: usize,
-    /// The most.
-    pub most: usize,
-    /// Workers that wait until another one is lost.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub spares: usize,
-    /// Whether each server shard has a copy on another server.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub backup: bool,
-}
-
-impl Elastic {
-    /// As many workers as a run begins with, or fewer.
-    pub fn up_to(workers: usize) -> Self {
-        Self { least: 1, most: workers, spares: 0, backup: false }
-    }
-
-    /// The fewest and the most workers, out of `2..4`.
-    pub fn bounds(text: &str) -> Result<(usize, usize), String> {
-        let bounds =
-            text.split_once("..").and_then(|(least, most)| Some((least.parse().ok()?, most.parse().ok()?)));
-        bounds.ok_or_else(|| "is the fewest and the most workers, e.g. 2..4".into())
-    }
-}
-
 /// Settings of native networks, their data and their optimiser.
 const OF_NATIVE: &[&str] = &[
     "data",
@@ -295,6 +269,7 @@ const OF_NATIVE: &[&str] = &[
     "cuts",
     "shares",
     "elastic",
+    "revoke",
     "micro-batches",
     "shard",
     "batch",
@@ -324,11 +299,6 @@ const OF_OWN_EXCHANGE: &[&str] = &[
     "bucket",
     "straggler",
 ];
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
 
 fn one() -> usize {
     1
@@ -393,7 +363,13 @@ impl Plan {
             .saturating_add(self.elastic.map_or(0, |elastic| elastic.spares))
     }
 
-    /// Whether a process of the run is a worker: spares come behind the servers.
+    /// Processes that the run can ever have: those that it begins with, and workers that join it later.
+    pub fn members(&self) -> usize {
+        let later = |elastic: Elastic| elastic.most.saturating_sub(self.workers);
+        self.processes().saturating_add(self.elastic.map_or(0, later))
+    }
+
+    /// Whether a process of the run is a worker: those that do not begin with it come behind the servers.
     pub fn is_worker(&self, process: usize) -> bool {
         process < self.workers || process >= self.workers + self.servers
     }
@@ -435,6 +411,9 @@ impl Plan {
         let problem = format!("at most {MOST_RANKS} ranks in all");
         need(ranks <= MOST_RANKS, "--workers", &self.workers, &problem)?;
         self.check_hosts()?;
+        if let Some(problem) = self.revoke.as_ref().and_then(|revoke| revoke.problem(self)) {
+            return Err(PlanError::new("--revoke", "", problem));
+        }
         need(self.bucket >= size_of::<f32>(), "--bucket", &self.bucket, "at least 4 bytes")?;
         if let Some(Straggler::One { rank, .. }) = self.straggler {
             let problem = format!("there are {} workers, counted from 0", self.workers);
@@ -581,10 +560,11 @@ impl Plan {
     }
 
     /// The hash by which checkpoints are found: that of the same run without stages, since a checkpoint holds the whole
-    /// model whoever had which part.
+    /// model whoever had which part, and with nobody taken away.
     pub fn checkpoint_hash(&self) -> String {
         let (workers, alone) = (self.replicas(), self.replicas() == 1 && self.servers == 0);
-        let whole = Self { workers, stages: 1, pipeline: None, cuts: Vec::new(), ..self.clone() };
+        let whole =
+            Self { workers, stages: 1, pipeline: None, cuts: Vec::new(), revoke: None, ..self.clone() };
         // One worker alone has this transport, since it sends nothing.
         let transport = if self.stages > 1 && alone { "tcp".into() } else { self.transport.clone() };
         Self { transport, ..whole }.hash()

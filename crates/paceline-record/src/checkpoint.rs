@@ -111,6 +111,11 @@ impl Checkpoints {
         Self { folder: run.join("checkpoints") }
     }
 
+    /// The run's folder.
+    pub fn run_folder(&self) -> &Path {
+        self.folder.parent().unwrap_or(&self.folder)
+    }
+
     /// Writes a checkpoint, then removes all but the `keep` newest.
     pub fn save(&self, checkpoint: &Checkpoint, keep: usize) -> Result<PathBuf, RecordError> {
         let path = self.folder.join(format!("step-{:012}", checkpoint.step));

@@ -8,7 +8,7 @@ use paceline_data::{BadSetting, DatasetSettings, Sharding};
 use paceline_nn::Schedule;
 use paceline_pipeline::Cuts;
 use paceline_plan::{
-    Elastic, Hosts, NetworkLimits, PathRule, Plan, PlanError, Script, TrainingLength, Weights,
+    Elastic, Hosts, NetworkLimits, PathRule, Plan, PlanError, Revocations, Script, TrainingLength, Weights,
 };
 use paceline_protocol::{
     AUTO, Averages, Coder, FROM_FILE, Options, Refusal, SINGLE, Setup, StrategyProgram, Topology,
@@ -49,7 +49,7 @@ fn elastic(given: &PlanSettings, workers: usize) -> Result<Option<Elastic>, Plan
         .text("elastic")
         .map(|text| Elastic::bounds(text).map_err(|problem| PlanError::new("--elastic", text, problem)));
     let bounds = bounds.transpose()?;
-    if bounds.is_none() && spares.is_none() && !backup {
+    if bounds.is_none() && spares.is_none() && !backup && !given.given("revoke") {
         return Ok(None);
     }
     let (least, most) = bounds.unwrap_or((1, workers));
@@ -117,6 +117,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         },
         shares,
         elastic: elastic(given, workers)?,
+        revoke: given.path("revoke").map(revocations).transpose()?,
         micro_batches: given.required("micro-batches")?,
         servers,
         strategy,
@@ -410,6 +411,12 @@ pub fn model_description(path: &Path) -> Result<(String, String), PlanError> {
 /// The name and the text of a strategy file.
 pub fn strategy_description(path: &Path) -> Result<(String, String), PlanError> {
     described(path, "--strategy-file", "a strategy file")
+}
+
+/// Who is taken away, as a file says.
+fn revocations(path: &Path) -> Result<Revocations, PlanError> {
+    let (_, text) = described(path, "--revoke", "a file of revocations")?;
+    Revocations::parse(&text).map_err(|problem| PlanError::new("--revoke", path.display(), problem))
 }
 
 fn described(path: &Path, flag: &str, what: &str) -> Result<(String, String), PlanError> {

@@ -33,6 +33,7 @@ const NATIVE: &[&str] = &[
     "elastic",
     "spare",
     "backup",
+    "revoke",
     "shard",
     "batch",
     "micro-batches",
@@ -275,6 +276,8 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("spare", "Workers that wait until another one is lost, and take its place", text::<usize>()).called("N"),
         new("backup", "Copies of each server shard on other servers, 0 or 1: a lost server's copy takes its place",
             words(["0", "1"])).called("COPIES"),
+        new("revoke", "Who is taken away: a file of times, ranks, notices and returns (docs/elastic.md); real runs do it to \
+            their own processes", Path),
         new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),
         new("strategy", "How the workers average [default: none with one worker, auto with more]",
             SettingKind::Name(strategies.collect())),

@@ -76,6 +76,7 @@ fn value(setting: &RunSetting, numbers: &mut Numbers, folder: &Path) -> String {
         SettingKind::List => numbers.of(&["conv1", "conv1,layer1"]).to_owned(),
         SettingKind::Path if setting.name == "data-dir" => inside("it's data"),
         SettingKind::Path if setting.name == "strategy-file" => inside("a strategy.toml"),
+        SettingKind::Path if setting.name == "revoke" => inside("who is taken away.toml"),
         SettingKind::Path => inside("a file.toml"),
         SettingKind::Parameter(parameter) => {
             let tried = [parameter.default, "1", "2", "3", "0.5", "1,3"];
@@ -130,6 +131,7 @@ fn a_command_line_gives_the_plan_again_and_says_nothing_twice() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a file.toml"), "a network, or weights").unwrap();
     std::fs::write(folder.path().join("a strategy.toml"), paceline_rounds::TEMPLATE).unwrap();
+    std::fs::write(folder.path().join("who is taken away.toml"), "[[revoke]]\nat-s = 1\nrank = 0\n").unwrap();
     let table = Arc::new(SettingTable::new(Registries::default()));
     let all: Vec<&RunSetting> = table.iter().collect();
     let (mut numbers, mut plans, mut met) = (Numbers(0x9e37_79b9_7f4a_7c15), 0, BTreeSet::new());

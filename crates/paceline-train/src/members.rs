@@ -28,6 +28,8 @@ pub struct Generation {
     pub hosting: GenerationMembers,
     /// The steps to do.
     pub segment: Segment,
+    /// The training clock, in seconds: that of a member that joins begins there.
+    pub clock_s: f64,
 }
 
 impl Generation {
@@ -41,6 +43,11 @@ impl Generation {
             membership: Some(Arc::new(self.hosting.clone())),
             ..base.clone()
         }
+    }
+
+    /// Whether the run was under way before.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.segment.generation > 0
     }
 
     /// Whether this member hands the optimiser's memory to another one.

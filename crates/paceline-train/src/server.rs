@@ -86,6 +86,8 @@ struct Server<'a> {
     steps: Steps,
     /// Updates that were looked at.
     seen: usize,
+    /// Whether its first participant was started.
+    begun: bool,
 }
 
 /// Serves until every worker has finished, showing `look` what happens; `None` if the run pauses and does not go on, or
@@ -98,7 +100,8 @@ pub fn run(
 ) -> Result<Option<Summary>, TrainError> {
     let mut server = Server::start(job, transport, control)?;
     loop {
-        let served = server.generation(control, look);
+        let begun = server.begin(control);
+        let served = begun.and_then(|()| server.generation(control, look));
         let served =
             served.and_then(|over| if over { server.conclude(control).map(|()| true) } else { Ok(false) });
         match served {
@@ -186,13 +189,28 @@ impl<'a> Server<'a> {
             scratch,
             update,
             clock,
+            begun: false,
         };
         server.show_optimiser();
-        let (engine, mut memory) = server.parts();
-        engine.greet(&mut memory)?;
-        engine.start(&mut memory)?;
-        server.steps.skip(&server.clock, &server.engine.times);
         Ok(server)
+    }
+
+    /// Greets its peers and starts, the first time.
+    fn begin(&mut self, control: &SegmentControl<'_>) -> Result<(), TrainError> {
+        if self.begun {
+            return Ok(());
+        }
+        if control.gate.asked_to_stop(control.segment.generation) && self.generation.is_some() {
+            // It is not connected to anybody.
+            return Err(TrainError::Regroup);
+        }
+        let (engine, mut memory) = self.parts();
+        engine.greet(&mut memory)?;
+        self.begun = true;
+        let (engine, mut memory) = self.parts();
+        engine.start(&mut memory)?;
+        self.steps.skip(&self.clock, &self.engine.times);
+        Ok(())
     }
 
     /// The engine, and the memory that it works on.
@@ -314,8 +332,10 @@ impl<'a> Server<'a> {
 
     /// Goes on as a member of the next generation; whether it has one.
     fn regroup(&mut self, control: &mut SegmentControl<'_>) -> Result<bool, TrainError> {
-        let (engine, mut memory) = self.parts();
-        engine.stop_here(&mut memory)?;
+        if std::mem::replace(&mut self.begun, true) {
+            let (engine, mut memory) = self.parts();
+            engine.stop_here(&mut memory)?;
+        }
         let mut standing = self.engine.standing();
         let numbers = self.params.len();
         let refused = |source| TrainError::Memory { numbers, source };

@@ -196,8 +196,13 @@ impl Update {
         let end = offset + values.len();
         self.ranges.retain(|start, _| !(offset..end).contains(start));
         self.taken_over.resize(self.taken_over.len().max(block + 1), Vec::new());
+        let blocks = self.blocks().max(1);
+        let inherited = self.inherited.as_ref().map_or(&[][..], |own| &own.memory);
+        let inherited = &inherited[block * (inherited.len() / blocks)..];
         let known = &mut self.taken_over[block];
-        known.resize(known.len().max(end), 0.0);
+        // What lies before it, and was not taken over, is still what was inherited.
+        let before = known.len().min(end)..end;
+        known.extend(before.map(|i| inherited.get(i).copied().unwrap_or(0.0)));
         known[offset..end].copy_from_slice(values);
     }
 

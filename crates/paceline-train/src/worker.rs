@@ -1,188 +1,42 @@
 //! A worker of a run. One worker alone is the same: a participant without peers.
 
+mod evaluation;
+mod job;
+mod members;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::Order;
 use paceline_memory::{Allocator, TensorStorage};
-use paceline_nn::{Compute, Outcome};
-use paceline_pipeline::{StageMemory, StagePlan};
-use paceline_plan::TrainingLength;
+use paceline_nn::Outcome;
+use paceline_pipeline::StageMemory;
 use paceline_protocol::{
-    BatchLengths, Buf, Input, Options, Participant, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace,
-    WorkerLoad,
+    Buf, Input, Participant, Rank, ReplicaAgreement, Setup, Strategy, Trace, WorkerLoad,
 };
-use paceline_record::{Observer, StageRow, StepRow};
-use paceline_resolve::TypedPlan;
+use paceline_record::{StageRow, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
 use crate::crossings::Crossings;
-use crate::engine::{Begin, Engine, Times};
+use crate::engine::{Begin, Engine};
 use crate::error::TrainError;
-use crate::members::{Generation, NextGeneration};
+use crate::members::Generation;
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, part, part_in_one_piece, restore};
-use crate::source::{AfterStep, GradientSource, Layout, SourceCosts, SourceReport};
+use crate::source::{AfterStep, GradientSource, SourceReport};
 pub use crate::unit::Slowness;
 use crate::unit::{Computed, compute};
 use crate::update::Update;
+
+pub use job::{Job, Summary, WorkerEvent, setup, staged_setup};
+use members::evaluation_due;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
 pub const MESSAGE: usize = 128 * 1024;
 
 /// How long a stage waits for others without hearing of them.
 const STAGE_PATIENCE: Duration = Duration::from_secs(600);
-
-/// What a strategy is told about a plan.
-pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
-    let planned = match (&plan.script, plan.work) {
-        (None, _) => {
-            let total = plan.total_samples(samples);
-            Order::new(plan.seed, samples, plan.global_batch(), total).steps()
-        }
-        (Some(_), TrainingLength::Steps(steps)) => steps,
-        (Some(_), _) => u64::MAX,
-    };
-    let steps = planned.min(plan.stop_after_step.unwrap_or(u64::MAX));
-    let options = Options(plan.options.clone());
-    // Where a run switches is a fraction of the whole plan, wherever it is stopped.
-    let sync = (plan.consistency.make)(&options, planned);
-    // One worker alone sends nothing: its gradient is one piece, unless it is to be handed over as if it were not alone.
-    let staged = plan.script.as_ref().is_some_and(|script| script.staged);
-    let whole = plan.document.strategy == SINGLE && !staged;
-    let bucket = if whole { layout.params } else { plan.bucket / size_of::<f32>() };
-    Setup {
-        shares: plan.shares,
-        hosts: plan.layout(),
-        paths: plan.paths.clone(),
-        bucket: bucket.max(1),
-        message: MESSAGE,
-        tensors: layout.matrices(),
-        sync,
-        averages: plan.averages,
-        coder: plan.coder,
-        options,
-        program: plan.program.clone(),
-        seed: plan.seed,
-        steps: Some(steps).filter(|steps| *steps < u64::MAX),
-        ..Setup::new(plan.workers, plan.servers, layout.params, steps)
-    }
-}
-
-/// The same where the network is cut into stages.
-pub fn staged_setup(
-    plan: &TypedPlan<'_>,
-    layout: &Layout,
-    stages: Option<&StagePlan>,
-    samples: usize,
-) -> Setup {
-    let order = Order::new(plan.seed, samples, plan.global_batch(), plan.total_samples(samples));
-    let batches = || BatchLengths(Arc::new(move |step| order.batch_len(step)));
-    Setup { stages: stages.map(|stages| Arc::new(stages.setup(batches()))), ..setup(plan, layout, samples) }
-}
-
-/// What a worker tells while it trains.
-#[derive(Clone, Debug)]
-pub enum WorkerEvent {
-    /// A stranger was turned away.
-    Refused(String),
-    /// The first step begins.
-    Started,
-    /// A step is done.
-    Step {
-        /// Steps done, in the count of the whole run.
-        step: u64,
-        /// Samples that this worker has done.
-        samples: u64,
-        /// What it took, in the worker's own count.
-        row: StepRow,
-        /// Its training clock, in seconds.
-        train_s: f64,
-    },
-    /// It has evaluated its part of the test split.
-    Evaluated {
-        /// Steps done.
-        step: u64,
-        /// Its training clock, in seconds.
-        train_s: f64,
-        /// Sums over its part.
-        outcome: Outcome,
-    },
-    /// Figures that its source has reported.
-    Reported {
-        /// Steps done.
-        step: u64,
-        /// Samples that this worker has done.
-        samples: u64,
-        /// Its training clock, in seconds.
-        train_s: f64,
-        /// Names and figures.
-        values: Vec<(String, f64)>,
-    },
-    /// Its model at an evaluation that it cannot make alone: parameters (where they count) and state.
-    Snapshot {
-        /// Steps done.
-        step: u64,
-        /// Its training clock, in seconds.
-        train_s: f64,
-        /// Parameters, then state.
-        numbers: Vec<f32>,
-    },
-}
-
-/// What came of a worker.
-pub struct Summary {
-    /// Steps done.
-    pub steps: u64,
-    /// Samples done.
-    pub samples: u64,
-    /// Training clock, in seconds.
-    pub train_s: f64,
-    /// Sums of its last step.
-    pub last: Outcome,
-    /// Its parameters.
-    pub params: Vec<f32>,
-    /// The batch-norm statistics of its positions, one behind the other.
-    pub state: Vec<f32>,
-    /// Time spent on others.
-    pub times: Times,
-    /// Accuracy of its own replica on the whole test split, where replicas differ.
-    pub accuracy: Option<f64>,
-    /// Where the compute time went: data, forward, backward.
-    pub phases: [f64; 3],
-    /// Bytes sent and received.
-    pub traffic: (u64, u64),
-    /// What a source beside has taken.
-    pub beside: SourceCosts,
-    /// The worker that ran out of work, if that ended the run.
-    pub left: Option<Rank>,
-    /// The buffers that it had at the end, where the model is cut into stages; bodies under way are not counted.
-    pub memory: Option<StageMemory>,
-    /// What was done, if asked for.
-    pub trace: Option<Trace>,
-}
-
-/// A worker's place in a run.
-pub struct Job<'a> {
-    /// The plan.
-    pub plan: &'a TypedPlan<'a>,
-    /// Samples of the training split.
-    pub samples: usize,
-    /// Threads and instruction set of its updates.
-    pub compute: Arc<Compute>,
-    /// The strategy.
-    pub strategy: &'static Strategy,
-    /// What it is told.
-    pub setup: &'a Setup,
-    /// This worker.
-    pub rank: Rank,
-    /// Who records its links and messages.
-    pub observer: Option<Arc<Observer>>,
-    /// Whether to keep a trace.
-    pub traced: bool,
-}
 
 /// A worker's buffers, lent to whoever works on them.
 pub(crate) struct Buffers {
@@ -258,6 +112,8 @@ struct Worker<'a> {
     evaluated: Option<u64>,
     /// Whether the evaluation after the last step of an earlier generation may be missing.
     evaluation_due: bool,
+    /// Whether its first participant was started.
+    begun: bool,
 }
 
 /// How a worker came to the end of a generation.
@@ -277,9 +133,9 @@ pub fn run(
     say: &mut dyn FnMut(WorkerEvent),
 ) -> Result<Option<Summary>, TrainError> {
     let mut worker = Worker::start(job, source, transport, control)?;
-    say(WorkerEvent::Started);
     loop {
-        let end = worker.generation(source, control, say).and_then(|end| match end {
+        let begun = worker.begin(control, say);
+        let end = begun.and_then(|()| worker.generation(source, control, say)).and_then(|end| match end {
             GenerationEnd::Finished => worker.conclude(control).map(|()| end),
             GenerationEnd::Stopped => Ok(end),
         });
@@ -364,14 +220,19 @@ impl<'a> Worker<'a> {
         if generation.as_ref().is_some_and(Generation::gives_optimiser) {
             buffers.show_optimiser();
         }
-        engine.greet(&mut buffers.whole())?;
-        engine.start(&mut buffers.whole())?;
         let (mut own, mut taken) = (account.own_steps, account.samples);
         if setup.world() == 1 && source.evaluates() {
             // Checkpoints of one worker alone did not always say.
             (own, taken) = (account.steps, source.samples_before(account.steps));
         }
-        let clock = Clock::resumed(&account.clock);
+        let mut clock = Clock::resumed(&account.clock);
+        let joins = generation.as_ref().filter(|generation| generation.goes_on());
+        if let Some(generation) = joins {
+            // Its own count is that of the run, as everybody's is.
+            (account.steps, own) = (generation.segment.from, generation.segment.from);
+            clock.spend(Duration::from_secs_f64(generation.clock_s), Phase::Exchange);
+        }
+        let evaluation_due = joins.is_some() && evaluation_due(source, account.steps, setup.end());
         Ok(Self {
             slowness: Slowness {
                 straggler: plan.straggler,
@@ -388,7 +249,8 @@ impl<'a> Worker<'a> {
             settled: taken,
             last: Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() },
             evaluated: None,
-            evaluation_due: false,
+            evaluation_due,
+            begun: false,
             job,
             setup,
             rank,
@@ -565,33 +427,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Has the model evaluated after the steps done so far; whether the run ends with that.
-    fn evaluate(
-        &mut self,
-        source: &mut dyn GradientSource,
-        control: &mut SegmentControl<'_>,
-        say: &mut dyn FnMut(WorkerEvent),
-    ) -> Result<bool, TrainError> {
-        let done = self.done;
-        let verdict = control.verdict.as_mut().filter(|_| done < self.setup.end());
-        if verdict.is_some() {
-            // Nothing moves while this worker stands still, and others may need what has not left yet.
-            self.engine.settle(&mut self.buffers.whole())?;
-            self.clock.lap(Phase::Exchange);
-        }
-        let outcome = self.show(source, say)?;
-        self.evaluated = Some(done);
-        let loss = outcome.map_or(0.0, |outcome| outcome.loss);
-        if !loss.is_finite() {
-            let samples = source.samples_before(done);
-            return Err(TrainError::Diverged { step: done, samples, loss });
-        }
-        let ends = verdict.map_or(Ok(false), |verdict| verdict(done))?;
-        self.clock.lap(Phase::Evaluate);
-        self.steps.skip(&self.clock, &self.engine.times);
-        Ok(ends)
-    }
-
     /// Hands over what the worker needs to go on; the next segment, if there is one.
     fn pause(
         &mut self,
@@ -647,90 +482,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// All work is done here; in a run whose members may change, waits until it is done everywhere.
-    fn conclude(&mut self, control: &mut SegmentControl<'_>) -> Result<(), TrainError> {
-        let Some(members) = &mut control.members else { return Ok(()) };
-        self.engine.settle(&mut self.buffers.whole())?;
-        if members.conclude(control.segment.generation)? { Ok(()) } else { Err(TrainError::Regroup) }
-    }
-
-    /// Goes on as a member of the next generation; whether it has one.
-    fn regroup(
-        &mut self,
-        source: &mut dyn GradientSource,
-        control: &mut SegmentControl<'_>,
-        say: &mut dyn FnMut(WorkerEvent),
-    ) -> Result<bool, TrainError> {
-        self.engine.stop_here(&mut self.buffers.whole())?;
-        let mut standing = self.engine.standing();
-        loop {
-            let Some(members) = &mut control.members else { return Ok(false) };
-            let NextGeneration::GoOn { generation, commit } =
-                members.stand(control.segment.generation, standing)?
-            else {
-                return Ok(false);
-            };
-            let from = generation.segment.from;
-            if commit {
-                self.engine.input(Input::Commit(from), &mut self.buffers.whole())?;
-                self.step_done(source, control, say, from - 1, (Duration::ZERO, 0))?;
-            }
-            // A step that was given up is made anew, by whoever.
-            (self.done, self.taken) = (from, self.settled);
-            let participant = self.take_place(source, control, *generation)?;
-            let (Some(members), Some(place)) = (&mut control.members, &self.generation) else {
-                return Ok(false);
-            };
-            let links = self.job.strategy.links_of(&self.setup, self.rank);
-            match members.connect(place, &links) {
-                Ok(transport) => {
-                    let (own, number) = (&place.members, place.segment.generation);
-                    self.engine.reconnect(participant, transport, links, own, number);
-                    break;
-                }
-                // Somebody else was lost meanwhile.
-                Err(TrainError::Wire(_) | TrainError::Regroup) => standing = participant.standing(),
-                Err(error) => return Err(error),
-            }
-        }
-        if self.allocator == Allocator::Shared {
-            self.buffers.lend_to_peers(&mut self.engine)?;
-        }
-        self.engine.start(&mut self.buffers.whole())?;
-        self.steps.skip(&self.clock, &self.engine.times);
-        Ok(true)
-    }
-
-    /// Takes the worker's place in a generation; its participant there.
-    fn take_place(
-        &mut self,
-        source: &mut dyn GradientSource,
-        control: &mut SegmentControl<'_>,
-        generation: Generation,
-    ) -> Result<Box<dyn Participant>, TrainError> {
-        control.segment = generation.segment;
-        (self.setup, self.rank) = (generation.setup(self.job.setup), generation.rank);
-        source.take_place(&self.setup, self.rank)?;
-        let numbers = source.layout().params;
-        let refused = |source| TrainError::Memory { numbers, source };
-        let participant = participant(self.job.strategy, &self.setup, self.rank, control.segment);
-        // All of it anew: peers may still have the old memory mapped, and must not see it change.
-        let positions = self.setup.positions(self.rank).len();
-        let (mut params, grads) = source.buffers(positions, self.allocator).map_err(refused)?;
-        params.copy_from_slice(&self.buffers.params);
-        let scratch = Scratch::new(participant.scratch(), self.allocator).map_err(refused)?;
-        (self.buffers.params, self.buffers.grads, self.buffers.scratch) = (params, grads, scratch);
-        if generation.gives_optimiser() {
-            self.buffers.show_optimiser();
-        }
-        let evaluates = source.evaluates();
-        let after_step =
-            self.done > 0 && (source.evaluates_after(self.done - 1) || self.done == self.setup.end());
-        self.evaluation_due = evaluates && after_step;
-        self.generation = Some(generation);
-        Ok(participant)
-    }
-
     /// What came of the worker.
     fn summary(
         mut self,
@@ -772,38 +523,6 @@ impl<'a> Worker<'a> {
             memory,
             trace: engine.trace,
         })
-    }
-
-    /// Evaluates what is this worker's to evaluate; its outcome, if there is one. Models that agree are evaluated by all
-    /// workers together, each on its share of the test split; statistics that differ are averaged first, elsewhere, as are
-    /// models that differ. Stages are put together elsewhere too, and so is what members that may change have. Servers show
-    /// theirs themselves.
-    fn show(
-        &mut self,
-        source: &mut dyn GradientSource,
-        say: &mut dyn FnMut(WorkerEvent),
-    ) -> Result<Option<Outcome>, TrainError> {
-        let Self { job, setup, rank, agreement, buffers, clock, done, .. } = self;
-        let (step, train_s, common) = (*done, clock.train(), *agreement != ReplicaAgreement::Apart);
-        let whole_elsewhere = setup.stages.is_some() || self.generation.is_some();
-        if common && !whole_elsewhere && (source.state().is_empty() || job.plan.workers == 1) {
-            let outcome = source.evaluate(&buffers.params, false)?;
-            clock.lap(Phase::Evaluate);
-            say(WorkerEvent::Evaluated { step, train_s, outcome });
-            return Ok(Some(outcome));
-        }
-        // Of models that agree, one is shown: that of the first replica, or of whoever has the first share.
-        let first = match self.generation {
-            Some(_) => setup.host(0) == *rank,
-            None if setup.stages.is_some() => *rank < setup.stage_count(),
-            None => *rank == 0 || !common,
-        };
-        if common || whole_elsewhere || setup.servers == 0 && step < setup.end() {
-            let params = if first { &buffers.params[..] } else { &[] };
-            say(WorkerEvent::Snapshot { step, train_s, numbers: [params, source.state()].concat() });
-            clock.lap(Phase::Evaluate);
-        }
-        Ok(None)
     }
 }
 

@@ -1,10 +1,8 @@
-//! Members that change in virtual time: the file that says who is taken away when, and what comes of it.
-
-use std::path::Path;
+//! Members that change in virtual time: who is taken away when, and what comes of it.
 
 use paceline_launch::{RankAccount, elastic};
 use paceline_nn::Outcome;
-use paceline_plan::{Elastic, Plan, PlanError};
+use paceline_plan::{Elastic, Plan, PlanError, Revocations, RevokedRank};
 use paceline_protocol::{Setup, Strategy};
 use paceline_record::{MembershipChange, RunResult};
 use paceline_sim::{
@@ -12,78 +10,9 @@ use paceline_sim::{
     SizesOnly, run_changing,
 };
 use paceline_train::model::params_sha256;
-use serde::Deserialize;
 
-use crate::error::{VirtualError, read, refuse};
+use crate::error::VirtualError;
 use crate::learn::Learning;
-
-/// Who is taken away when, as its file says.
-///
-/// ```toml
-/// noticed-after-s = 0.01
-/// regroup-s = 0.1
-/// [[revoke]]
-/// at-s = 2.5
-/// rank = 3
-/// notice-s = 1.0
-/// back-after-s = 3.0
-/// ```
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Revocations {
-    /// Seconds until the others know that a rank is lost.
-    #[serde(default = "noticed_after_s")]
-    pub noticed_after_s: f64,
-    /// Seconds to decide how the run goes on, and to connect again.
-    #[serde(default = "regroup_s")]
-    pub regroup_s: f64,
-    /// The ranks.
-    #[serde(default)]
-    pub revoke: Vec<RevokedRank>,
-}
-
-/// A rank that is taken away.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct RevokedRank {
-    /// When, in seconds of the training clock.
-    pub at_s: f64,
-    /// Which rank of those that the run begins with: workers, then servers.
-    pub rank: usize,
-    /// Seconds between the notice and the kill.
-    #[serde(default)]
-    pub notice_s: f64,
-    /// Seconds after the kill at which it is there again, with nothing.
-    pub back_after_s: Option<f64>,
-}
-
-fn noticed_after_s() -> f64 {
-    0.01
-}
-
-fn regroup_s() -> f64 {
-    0.1
-}
-
-impl Default for Revocations {
-    fn default() -> Self {
-        Self { noticed_after_s: noticed_after_s(), regroup_s: regroup_s(), revoke: Vec::new() }
-    }
-}
-
-impl Revocations {
-    /// Reads a file.
-    pub fn load(path: &Path) -> Result<Self, VirtualError> {
-        let file: Self = read("--revoke", path)?;
-        let times =
-            file.revoke.iter().flat_map(|one| [one.at_s, one.notice_s, one.back_after_s.unwrap_or(0.0)]);
-        let times = times.chain([file.noticed_after_s, file.regroup_s]);
-        if times.into_iter().any(|time| !time.is_finite() || time < 0.0) {
-            return Err(refuse("--revoke", path, "times are seconds, at least 0").into());
-        }
-        Ok(file)
-    }
-}
 
 /// How the members of a run may change, and how they do.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,25 +24,14 @@ pub struct MemberChanges {
 }
 
 impl MemberChanges {
-    /// The changes of a plan, with those of a file; none where nothing can change.
-    pub fn of(plan: &Plan, revocations: Option<Revocations>) -> Option<Self> {
-        let elastic = match (plan.elastic, &revocations) {
-            (Some(elastic), _) => elastic,
-            (None, Some(_)) => Elastic::up_to(plan.workers),
-            (None, None) => return None,
-        };
-        Some(Self { elastic, revocations: revocations.unwrap_or_default() })
+    /// The changes of a plan; none where nothing can change.
+    pub fn of(plan: &Plan) -> Option<Self> {
+        Some(Self { elastic: plan.elastic?, revocations: plan.revoke.clone().unwrap_or_default() })
     }
 
     /// Refuses what cannot be.
     pub fn check(&self, plan: &Plan, strategy: &Strategy, setup: &Setup) -> Result<(), PlanError> {
         elastic::check(&self.elastic, plan, strategy, setup)?;
-        let world = setup.world();
-        if let Some(one) = self.revocations.revoke.iter().find(|one| one.rank >= world) {
-            let problem =
-                format!("there is no rank {}: the run begins with ranks 0 to {}", one.rank, world - 1);
-            return Err(PlanError::new("--revoke", "", problem));
-        }
         if plan.stop_at_target {
             let problem =
                 "in virtual time, a run whose members change does not stop at a target: leave it out";
@@ -279,20 +197,5 @@ impl Changed {
         (result.steps, result.samples, result.train_loss) = (steps, samples, self.train_loss);
         result.seconds.train = seconds(self.happened.end);
         result.samples_per_s = samples as f64 / result.seconds.train;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_says_who_is_taken_away_and_times_are_seconds() {
-        let text = "regroup-s = 0.5\n[[revoke]]\nat-s = 2.5\nrank = 3\nback-after-s = 1\n";
-        let file: Revocations = toml::from_str(text).unwrap();
-        assert_eq!((file.noticed_after_s, file.regroup_s), (0.01, 0.5));
-        let one = RevokedRank { at_s: 2.5, rank: 3, notice_s: 0.0, back_after_s: Some(1.0) };
-        assert_eq!(file.revoke, [one]);
-        assert!(toml::from_str::<Revocations>("[[revoke]]\nat = 3").is_err());
     }
 }

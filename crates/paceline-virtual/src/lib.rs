@@ -40,7 +40,7 @@ pub mod whatif;
 pub mod words;
 
 pub use calibration::{Calibration, MedianEstimate};
-pub use changes::{MemberChanges, Revocations, RevokedRank};
+pub use changes::MemberChanges;
 pub use cluster::Cluster;
 pub use error::VirtualError;
 pub use pass::{PassCoverage, PassKey};

@@ -41,6 +41,11 @@ pub fn mesh(world: usize) -> Vec<Inproc> {
     (0..world).map(end).collect()
 }
 
+/// The end of a rank that has no peers.
+pub fn alone() -> Inproc {
+    mesh(1).pop().expect("a mesh of one has one end")
+}
+
 /// One rank's end of a mesh; dropping it tells its peers.
 pub struct Inproc {
     rank: usize,

@@ -82,6 +82,10 @@ enum Verb {
     Explore(Box<verbs::explore::Args>),
     /// Go on with a run from its last checkpoint, or with a study
     Resume(Box<verbs::resume::Args>),
+    /// Let a run under way go on with more or fewer workers
+    Resize(verbs::resize::ResizeArgs),
+    /// Let a rank of a run under way hand its part over, and end
+    Drain(verbs::resize::DrainArgs),
     /// Tell what runs say: best configurations, effects with intervals, what matters and what cannot be told
     Analyze(Box<verbs::analyze::Args>),
     /// Write what runs say as a page that needs nothing else, as Markdown, and charts as SVG and CSV
@@ -138,6 +142,8 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
         Some(Verb::Calibrate(args)) => verbs::calibrate::run(&args, show),
         Some(Verb::Join(args)) => verbs::join::run(&args, show),
         Some(Verb::Resume(args)) => verbs::resume::run(&args, show, started),
+        Some(Verb::Resize(args)) => verbs::resize::resize(&args, show),
+        Some(Verb::Drain(args)) => verbs::resize::drain(&args, show),
         Some(Verb::ExportWeights(args)) => verbs::weights::export(&args, show),
         Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),

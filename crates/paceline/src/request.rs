@@ -12,7 +12,7 @@ use paceline_pipeline::StageMemory;
 use paceline_plan::Plan;
 use paceline_record::event::SCHEMA;
 use paceline_record::process::Started;
-use paceline_record::store::{EventSink, OutOfSpace, run_folder, scarce};
+use paceline_record::store::{EventSink, run_folder};
 use paceline_record::{
     Checkpoints, Damaged, Event, EventWords, NewRun, Record, Recording, RunLabels, RunOrigin, RunResult,
     plan_lines,
@@ -27,7 +27,6 @@ use crate::flags::registries;
 use crate::output::{self, Follow, Show};
 use crate::verbs::listen::Listening;
 use crate::verbs::store::BUILD;
-use paceline_record::FailureKind;
 
 /// A run to be made, or to go on.
 pub struct RunRequest {
@@ -165,7 +164,9 @@ impl RunRequest {
             None => Some(loaded(&typed, folders, true, show)?),
             Some(_) => None,
         };
-        self.check_space(&typed, dataset.as_ref())?;
+        if let (Some(dataset), Some(_)) = (&dataset, recording) {
+            capacity::check_space(&typed, dataset, &self.store)?;
+        }
         capacity::check(&typed, dataset.as_ref(), recording.is_some(), listening.given())?;
         let devices = ScriptDevices::prepare(plan, listening.given())?;
         let conditions = ScriptConditions {
@@ -214,26 +215,6 @@ impl RunRequest {
         let result = run::run(&launch, listen, report)?;
         show.detail(|| "every rank has ended".into());
         Ok(result)
-    }
-
-    /// Refuses a run whose record and checkpoints the disk has no room for, before anything starts.
-    fn check_space(&self, plan: &TypedPlan<'_>, dataset: Option<&Dataset>) -> Result<(), Failure> {
-        let Some(dataset) = dataset.filter(|_| self.recording.is_some()) else { return Ok(()) };
-        // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
-        let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
-        let checkpoint = model * (plan.replicas() as u64 + u64::from(plan.servers > 0));
-        // One is written before the oldest goes; without any, an interrupt may ask for one.
-        let kept = plan.checkpoint_every.map_or(1, |_| plan.keep as u64 + 1);
-        let Some(OutOfSpace { needed, free }) = scarce(&self.store, kept, checkpoint) else { return Ok(()) };
-        let mb = |bytes: u64| bytes as f64 / 1e6;
-        let message = format!(
-            "{} has {:.1} MB of free space; the record and {kept} checkpoints of this run need about {:.1} MB",
-            self.store.display(),
-            mb(free),
-            mb(needed)
-        );
-        let hint = "free some space, or choose another place with --store DIR; --no-record keeps nothing";
-        Err(Failure::new(FailureKind::Storage, message, hint))
     }
 
     /// The record, if one is kept. With `--json` it tells each event once it is stored.

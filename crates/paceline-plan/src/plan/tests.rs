@@ -141,6 +141,7 @@ fn with_a_script_only_what_is_the_plans_own_counts() {
         "cuts",
         "shares",
         "elastic",
+        "revoke",
         "micro-batches",
         "eval-samples",
     ];

@@ -21,6 +21,7 @@ pub mod overhead;
 pub mod plan;
 pub mod predict;
 pub mod report;
+pub mod resize;
 pub mod resume;
 pub mod runs;
 pub mod serve;

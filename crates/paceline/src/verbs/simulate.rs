@@ -13,8 +13,7 @@ use paceline_study::script_costs;
 use paceline_train::{model, weights};
 use paceline_virtual::run::{self, DrivenEvent, Scenario, ScriptScenario};
 use paceline_virtual::{
-    Calibration, Cluster, HardwareModel, MemberChanges, RecordedScript, Revocations, calibrated_paths,
-    reservations, words,
+    Calibration, Cluster, HardwareModel, MemberChanges, RecordedScript, calibrated_paths, reservations, words,
 };
 
 use super::store::BUILD;
@@ -35,9 +34,6 @@ pub struct Args {
     learn: bool,
     #[command(flatten)]
     hardware: Hardware,
-    /// Who is taken away: a file of times, ranks, notices and returns (see docs/elastic.md)
-    #[arg(long, value_name = "FILE")]
-    revoke: Option<PathBuf>,
 }
 
 /// Flags that say what things cost in virtual time.
@@ -113,12 +109,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let folders = settings.data_folders();
     let mut more = args.hardware.words();
     more.extend(args.learn.then(|| "--learn".to_owned()));
-    more.extend(args.revoke.iter().flat_map(|path| train::file_flag("revoke", path)));
-    let changes = MemberChanges::of(&plan, args.revoke.as_deref().map(Revocations::load).transpose()?);
-    if let (Some(_), Some(path)) = (&plan.script, &args.revoke) {
-        let problem = "a script's workers cannot change in virtual time; leave it out, or simulate a network";
-        return Err(PlanError::new("--revoke", path.display(), problem).into());
-    }
+    let changes = MemberChanges::of(&plan);
     labels.command = command_line("simulate", &settings, &more);
     if args.train.dry_run {
         return dry_run(&plan, (&folders, args.learn), &labels, show);

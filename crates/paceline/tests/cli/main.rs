@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "tests say what they saw")]
 
+mod aftermath;
 mod analyze;
 mod bad_input;
 mod batches;

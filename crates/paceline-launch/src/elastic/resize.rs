@@ -1,0 +1,196 @@
+//! Other members for a run under way because somebody asks for them.
+
+use paceline_protocol::{MemberId, ServerShard};
+
+use super::{Commands, ElasticRun, MemberState};
+
+/// What is to be done so that a run has other members.
+#[derive(Debug, Default)]
+pub(crate) struct Resized {
+    pub commands: Commands,
+    /// Members whose processes are to be started.
+    pub starts: Vec<MemberId>,
+    /// The same, for people.
+    pub words: String,
+}
+
+/// Workers in words, with the verb for one or several.
+fn words(workers: &[MemberId], (one, several): (&str, &str)) -> String {
+    let numbers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+    match &numbers[..] {
+        [only] => format!("worker {only} {one}"),
+        _ => format!("workers {} {several}", numbers.join(", ")),
+    }
+}
+
+impl ElasticRun {
+    /// Workers that take part and stay.
+    fn staying(&self) -> Vec<MemberId> {
+        let stays = |member: &MemberId| {
+            let gone = matches!(self.states[*member], MemberState::Gone | MemberState::Starting);
+            !self.drained[*member] && !gone && self.states[*member] != MemberState::Waiting
+        };
+        self.membership.workers.iter().copied().filter(stays).collect()
+    }
+
+    /// Workers that could take part at once, or soon.
+    fn reserve(&self, state: &MemberState) -> Vec<MemberId> {
+        let members = (0..self.states.len()).filter(|member| !self.is_server(*member));
+        members.filter(|member| self.states[*member] == *state).collect()
+    }
+
+    /// The run is to go on with so many workers; what is to be done, or why it cannot be.
+    pub fn resize(&mut self, workers: usize, at_s: f64) -> Result<Resized, String> {
+        let (least, most) = (self.elastic.least, self.elastic.most.min(self.base.shares()));
+        if !(least..=most).contains(&workers) {
+            return Err(format!("the run has {least} to {most} workers (--elastic {least}..{most})"));
+        }
+        if self.concluded {
+            return Err("all its work is done".into());
+        }
+        let staying = self.staying();
+        let (here, waiting) = (staying.len(), self.reserve(&MemberState::Waiting));
+        let coming = waiting.len() + self.reserve(&MemberState::Starting).len();
+        let mut resized = Resized::default();
+        if workers <= here {
+            let leaving = &staying[workers..];
+            leaving.iter().for_each(|member| self.drained[*member] = true);
+            resized.words = match leaving {
+                [] => format!("it has {workers} already"),
+                _ => format!("{workers} workers: {} to leave", words(leaving, ("is", "are"))),
+            };
+            self.wanted = workers;
+            if leaving.is_empty() {
+                return Ok(resized);
+            }
+        } else {
+            let needed = workers.saturating_sub(here + coming);
+            let mut starts = self.reserve(&MemberState::Gone);
+            starts.extend(self.reserve(&MemberState::Absent));
+            if starts.len() < needed {
+                let problem = "workers that were told to leave have not left yet: try it again in a moment";
+                return Err(problem.into());
+            }
+            starts.truncate(needed);
+            self.wanted = workers;
+            resized.words = match &starts[..] {
+                [] => format!("{workers} workers: those that wait join"),
+                _ => format!("{workers} workers: {} once loaded", words(&starts, ("joins", "join"))),
+            };
+            resized.starts = starts;
+            if waiting.is_empty() {
+                return Ok(resized);
+            }
+        }
+        self.begin_change(at_s);
+        resized.commands = self.ask_to_stand();
+        Ok(resized)
+    }
+
+    /// A member is to leave because somebody asks for it; what is to be done, or why it cannot be.
+    pub fn asked_to_drain(&mut self, member: MemberId, at_s: f64) -> Result<Resized, String> {
+        if member >= self.states.len() {
+            return Err(format!(
+                "there is no rank {member}: the run has ranks 0 to {}",
+                self.states.len() - 1
+            ));
+        }
+        if self.concluded {
+            return Err("all its work is done".into());
+        }
+        if !self.takes_part(member) || self.is_gone(member) {
+            return Err(format!("rank {member} does not take part at present"));
+        }
+        if self.drained[member] {
+            return Err(format!("rank {member} is leaving already"));
+        }
+        if self.is_server(member) {
+            let there = |other: MemberId| other != member && !self.drained[other] && !self.is_gone(other);
+            let alone = |shard: &ServerShard| {
+                let holders = [Some(shard.primary), shard.backup];
+                holders.contains(&Some(member)) && !holders.into_iter().flatten().any(there)
+            };
+            if let Some(shard) = self.membership.shards.iter().position(alone) {
+                return Err(format!("server {member} has the only copy of server shard {shard}"));
+            }
+        } else {
+            let (left, least) = (self.staying().len() - 1, self.elastic.least);
+            if left + self.reserve(&MemberState::Waiting).len() < least {
+                return Err(format!("{left} workers would be left, and the run needs at least {least}"));
+            }
+        }
+        let words = format!("rank {member} hands over its part, and leaves");
+        Ok(Resized { commands: self.drain(member, at_s), starts: Vec::new(), words })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_plan::Elastic;
+    use paceline_protocol::{RankStanding, Setup};
+
+    use super::*;
+    use crate::control::RankCommand;
+
+    fn run(workers: usize, servers: usize, elastic: Elastic) -> ElasticRun {
+        let base = Setup { shares: Some(4), ..Setup::new(workers, servers, 100, 50) };
+        ElasticRun::new(elastic, base, 0)
+    }
+
+    const TWO_TO_FOUR: Elastic = Elastic { least: 2, most: 4, spares: 0, backup: false };
+
+    /// Everybody who is asked to stand does, at a step.
+    fn regrouped(run: &mut ElasticRun, asked: &Commands, at: u64) -> Commands {
+        for (member, command) in asked {
+            let RankCommand::Stand { generation } = command else { panic!("{command:?}") };
+            let standing = RankStanding { at, ..RankStanding::default() };
+            run.stood(*member, *generation, standing, format!("address {member}"), 0.0);
+        }
+        run.regroup(false, |_| 50).unwrap().expect("all stand").1
+    }
+
+    #[test]
+    fn the_highest_leave_and_the_lost_come_back_before_others_join() {
+        let mut run = run(3, 0, TWO_TO_FOUR);
+        assert!(run.resize(1, 0.0).unwrap_err().contains("2 to 4 workers"));
+        assert!(run.resize(5, 0.0).is_err());
+        assert_eq!(run.resize(3, 0.0).unwrap().words, "it has 3 already");
+        let shrinks = run.resize(2, 1.0).unwrap();
+        assert_eq!((shrinks.commands.len(), &shrinks.words[..]), (3, "2 workers: worker 2 is to leave"));
+        let told = regrouped(&mut run, &shrinks.commands, 7);
+        assert!(matches!(told.last(), Some((2, RankCommand::Next { segment: None }))), "{told:?}");
+        assert_eq!(run.membership.workers, [0, 1]);
+        let early = run.resize(4, 1.1).unwrap_err();
+        assert!(early.contains("have not left yet"), "{early}");
+        run.lost(2, 1.2);
+        let grows = run.resize(4, 1.3).unwrap();
+        assert_eq!(
+            (&grows.starts[..], grows.commands.len()),
+            (&[2, 3][..], 0),
+            "the others go on until they listen"
+        );
+        for member in [2, 3] {
+            run.started(member);
+            let asked = run.listens(member, format!("address {member}"), 1.4);
+            assert_eq!(asked.len(), member, "those who take part are asked to stand");
+            let told = regrouped(&mut run, &asked, 9);
+            assert!(told.iter().any(|(to, told)| *to == member && matches!(told, RankCommand::Peers { .. })));
+        }
+        assert_eq!(run.membership.workers, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn nobody_is_drained_whom_the_run_cannot_do_without() {
+        let mut workers = run(2, 0, TWO_TO_FOUR);
+        assert!(workers.asked_to_drain(9, 0.0).is_err());
+        let refused = workers.asked_to_drain(1, 0.0).unwrap_err();
+        assert!(refused.contains("1 workers would be left"), "{refused}");
+        let mut servers = run(2, 2, TWO_TO_FOUR);
+        let refused = servers.asked_to_drain(3, 0.0).unwrap_err();
+        assert!(refused.contains("the only copy of server shard 1"), "{refused}");
+        let mut copies = run(2, 2, Elastic { backup: true, ..TWO_TO_FOUR });
+        assert_eq!(copies.asked_to_drain(3, 0.0).unwrap().commands.len(), 4);
+        assert!(copies.asked_to_drain(3, 0.0).unwrap_err().contains("leaving already"));
+        assert!(copies.asked_to_drain(2, 0.0).unwrap_err().contains("the only copy"));
+    }
+}

@@ -1,0 +1,142 @@
+//! What the launcher knows of a run whose members change.
+
+use std::sync::Arc;
+
+use paceline_nn::Compute;
+use paceline_train::Update;
+use paceline_train::native::mean;
+
+use super::{Incomplete, Snapshot, Watch};
+use crate::control::RankCommand;
+use crate::elastic::{Commands, ElasticRun, Resized};
+use crate::error::LaunchError;
+use crate::rank::{RankContext, role};
+use crate::requests::MemberRequest;
+use crate::run::Launch;
+
+impl Watch<'_> {
+    /// The same where members change: parts go by share, and a model that was evaluated already is not evaluated again.
+    pub(super) fn snapshot_of_shares(&mut self, rank: usize, step: u64, train_s: f64, mut numbers: Vec<f32>) {
+        let Some(elastic) = &self.elastic else { return };
+        let shares = elastic.membership.shares.len();
+        let at = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
+            let parts = vec![None; shares];
+            self.snapshots.push(Incomplete { step, train_s, of_servers: false, parts });
+            self.snapshots.len() - 1
+        });
+        let snapshot = &mut self.snapshots[at];
+        snapshot.train_s = snapshot.train_s.max(train_s);
+        self.clock.stands_at(train_s);
+        for share in elastic.shares_of(rank) {
+            let own = self.state + if share == 0 { self.params } else { 0 };
+            let rest = numbers.split_off(own.min(numbers.len()));
+            snapshot.parts[share] = Some(std::mem::replace(&mut numbers, rest));
+        }
+        if snapshot.parts.iter().any(Option::is_none) {
+            return;
+        }
+        let Incomplete { step, train_s, parts, .. } = self.snapshots.swap_remove(at);
+        if self.shown.is_some_and(|shown| shown >= step) {
+            if self.under_way == 0 {
+                self.clock.runs();
+                self.verdicts.push(RankCommand::Verdict { step, ends: false });
+            }
+            return;
+        }
+        self.shown = Some(step);
+        let (params, state) = self.model(&parts.into_iter().flatten().collect::<Vec<_>>());
+        if let Some(jobs) = &self.jobs {
+            self.under_way += 1;
+            // The evaluator listens as long as the run lasts.
+            let _ =
+                jobs.send(Snapshot { step, train_s, params, state: state.filter(|state| !state.is_empty()) });
+        }
+    }
+
+    /// Goes on with other members, once all stand; what they are told.
+    pub(crate) fn regroup(&mut self, more: bool) -> Result<Commands, LaunchError> {
+        let Some(elastic) = &mut self.elastic else { return Ok(Vec::new()) };
+        let pauses = &self.pauses;
+        let (segment, commands) = match elastic.regroup(more, |from| pauses.end_of(from)) {
+            Ok(None) => return Ok(Vec::new()),
+            Ok(Some(regrouped)) => regrouped,
+            Err(end) => {
+                let (plan, step) = (self.launch.plan, elastic.reached);
+                let lost = |rank: usize| match self.deaths.get(&rank) {
+                    Some(how) => format!("{} {rank} ({how})", role(plan, rank)),
+                    None => format!("{} {rank}", role(plan, rank)),
+                };
+                let gone = elastic.gone().into_iter().map(lost).collect::<Vec<_>>().join(", ");
+                let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
+                let saved = saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step);
+                let run = self.launch.run.to_owned();
+                return Err(LaunchError::NobodyLeft { step, cause: end.to_string(), gone, saved, run });
+            }
+        };
+        let part = (0..elastic.addresses.len()).map(|member| elastic.takes_part(member)).collect();
+        self.pauses.regrouped(segment, part, elastic.chooser());
+        self.snapshots.clear();
+        self.clock.runs();
+        Ok(commands)
+    }
+
+    /// A member whose process has ended: whether the run goes on without it, and what the others are told.
+    /// How its process ended is told if the run cannot go on.
+    pub(crate) fn member_lost(&mut self, rank: usize, how: Option<String>) -> Commands {
+        self.deaths.extend(how.map(|how| (rank, how)));
+        let train_s = self.clock.now_s();
+        self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(rank, train_s))
+    }
+
+    /// Somebody asks for other members: what is to be done, or why it cannot be.
+    pub(crate) fn asked(&mut self, request: MemberRequest) -> Result<Resized, String> {
+        let (connected, now_s) = (self.connected, self.clock.now_s());
+        let Some(elastic) = self.elastic.as_mut().filter(|_| connected) else {
+            return Err("its ranks are starting: try it again in a moment".into());
+        };
+        match request {
+            MemberRequest::Resize(workers) => elastic.resize(workers, now_s),
+            MemberRequest::Drain(rank) => elastic.asked_to_drain(rank, now_s),
+        }
+    }
+
+    /// A process of a member is started: it comes back, or is new.
+    pub(crate) fn starts(&mut self, rank: usize) {
+        self.addresses[rank].clear();
+        self.gather.forget(rank);
+        self.deaths.remove(&rank);
+        if let (true, Some(elastic)) = (self.connected, &mut self.elastic) {
+            elastic.started(rank);
+        }
+    }
+
+    /// Whether a member has no process, and the run could still have use for one.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| elastic.is_gone(rank) && !elastic.is_over())
+    }
+
+    /// The training clock now, in seconds; none before training has begun.
+    pub(crate) fn training_clock(&self) -> Option<f64> {
+        self.startup.and_then(|_| self.clock.known()).filter(|_| self.elastic.is_some())
+    }
+
+    /// The mean state of all shares, out of what their workers have shown at the end; none without state.
+    pub(super) fn state_of_shares(&self) -> Option<Vec<f32>> {
+        let elastic = self.elastic.as_ref().filter(|_| self.state > 0)?;
+        let mut states = vec![0.0; self.state * elastic.membership.shares.len()];
+        for member in &elastic.membership.workers {
+            let own = self.gather.numbers[*member].get(self.params..).unwrap_or_default();
+            for (share, state) in elastic.shares_of(*member).into_iter().zip(own.chunks(self.state)) {
+                states[share * self.state..][..state.len()].copy_from_slice(state);
+            }
+        }
+        Some(mean(&states, self.state))
+    }
+}
+
+/// The members of a run that may change.
+pub(super) fn elastic(launch: &Launch<'_>, context: &RankContext<'_>) -> Option<ElasticRun> {
+    let samples = launch.dataset?.train.len();
+    let update = Update::new(launch.plan, samples, Arc::new(Compute::new(1, false)));
+    Some(ElasticRun::new(launch.plan.elastic?, context.setup.clone(), update.blocks()))
+}

@@ -1,0 +1,129 @@
+//! A worker of a run whose members may change: how it enters a generation, and leaves one for the next.
+
+use std::time::Duration;
+
+use paceline_memory::Allocator;
+use paceline_protocol::{Input, Participant};
+
+use super::{Worker, WorkerEvent, participant};
+use crate::clock::Phase;
+use crate::error::TrainError;
+use crate::members::{Generation, NextGeneration};
+use crate::memory::Scratch;
+use crate::segment::SegmentControl;
+use crate::source::GradientSource;
+
+impl Worker<'_> {
+    /// Greets its peers and starts, the first time.
+    pub(super) fn begin(
+        &mut self,
+        control: &SegmentControl<'_>,
+        say: &mut dyn FnMut(WorkerEvent),
+    ) -> Result<(), TrainError> {
+        if self.begun {
+            return Ok(());
+        }
+        if control.gate.asked_to_stop(control.segment.generation) && self.generation.is_some() {
+            // It is not connected to anybody.
+            return Err(TrainError::Regroup);
+        }
+        self.engine.greet(&mut self.buffers.whole())?;
+        self.begun = true;
+        self.engine.start(&mut self.buffers.whole())?;
+        // The training clock begins with the first step.
+        self.clock.spend(Duration::ZERO, Phase::Exchange);
+        self.steps.skip(&self.clock, &self.engine.times);
+        say(WorkerEvent::Started);
+        Ok(())
+    }
+
+    /// All work is done here; in a run whose members may change, waits until it is done everywhere.
+    pub(super) fn conclude(&mut self, control: &mut SegmentControl<'_>) -> Result<(), TrainError> {
+        let Some(members) = &mut control.members else { return Ok(()) };
+        self.engine.settle(&mut self.buffers.whole())?;
+        if members.conclude(control.segment.generation)? { Ok(()) } else { Err(TrainError::Regroup) }
+    }
+
+    /// Goes on as a member of the next generation; whether it has one.
+    pub(super) fn regroup(
+        &mut self,
+        source: &mut dyn GradientSource,
+        control: &mut SegmentControl<'_>,
+        say: &mut dyn FnMut(WorkerEvent),
+    ) -> Result<bool, TrainError> {
+        if std::mem::replace(&mut self.begun, true) {
+            self.engine.stop_here(&mut self.buffers.whole())?;
+        }
+        let mut standing = self.engine.standing();
+        loop {
+            let Some(members) = &mut control.members else { return Ok(false) };
+            let NextGeneration::GoOn { generation, commit } =
+                members.stand(control.segment.generation, standing)?
+            else {
+                return Ok(false);
+            };
+            let from = generation.segment.from;
+            if commit {
+                self.engine.input(Input::Commit(from), &mut self.buffers.whole())?;
+                self.step_done(source, control, say, from - 1, (Duration::ZERO, 0))?;
+            }
+            // A step that was given up is made anew, by whoever.
+            // One that was handed over has no row of this worker's, which goes on counting as the others do.
+            self.own += from.saturating_sub(self.done);
+            (self.done, self.taken) = (from, self.settled);
+            let participant = self.take_place(source, control, *generation)?;
+            let (Some(members), Some(place)) = (&mut control.members, &self.generation) else {
+                return Ok(false);
+            };
+            let links = self.job.strategy.links_of(&self.setup, self.rank);
+            match members.connect(place, &links) {
+                Ok(transport) => {
+                    let (own, number) = (&place.members, place.segment.generation);
+                    self.engine.reconnect(participant, transport, links, own, number);
+                    break;
+                }
+                // Somebody else was lost meanwhile.
+                Err(TrainError::Wire(_) | TrainError::Regroup) => standing = participant.standing(),
+                Err(error) => return Err(error),
+            }
+        }
+        if self.allocator == Allocator::Shared {
+            self.buffers.lend_to_peers(&mut self.engine)?;
+        }
+        self.engine.start(&mut self.buffers.whole())?;
+        self.steps.skip(&self.clock, &self.engine.times);
+        Ok(true)
+    }
+
+    /// Takes the worker's place in a generation; its participant there.
+    fn take_place(
+        &mut self,
+        source: &mut dyn GradientSource,
+        control: &mut SegmentControl<'_>,
+        generation: Generation,
+    ) -> Result<Box<dyn Participant>, TrainError> {
+        control.segment = generation.segment;
+        (self.setup, self.rank) = (generation.setup(self.job.setup), generation.rank);
+        source.take_place(&self.setup, self.rank)?;
+        let numbers = source.layout().params;
+        let refused = |source| TrainError::Memory { numbers, source };
+        let participant = participant(self.job.strategy, &self.setup, self.rank, control.segment);
+        // All of it anew: peers may still have the old memory mapped, and must not see it change.
+        let positions = self.setup.positions(self.rank).len();
+        let (mut params, grads) = source.buffers(positions, self.allocator).map_err(refused)?;
+        params.copy_from_slice(&self.buffers.params);
+        let scratch = Scratch::new(participant.scratch(), self.allocator).map_err(refused)?;
+        (self.buffers.params, self.buffers.grads, self.buffers.scratch) = (params, grads, scratch);
+        if generation.gives_optimiser() {
+            self.buffers.show_optimiser();
+        }
+        self.evaluation_due = evaluation_due(source, self.done, self.setup.end());
+        self.generation = Some(generation);
+        Ok(participant)
+    }
+}
+
+/// Whether the model is evaluated after so many steps: those who were there may have been kept from it.
+pub(super) fn evaluation_due(source: &dyn GradientSource, done: u64, end: u64) -> bool {
+    source.evaluates() && done > 0 && (source.evaluates_after(done - 1) || done == end)
+}
