@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Exported;
 use super::node::{self, NodeSummary};
+use crate::event::MembershipChange;
 use crate::script_record::{GpuUse, ScriptRecord, ScriptReport, ScriptStaging};
 use crate::store::{RecordError, RunLabels, Value, number};
 
@@ -53,6 +54,9 @@ pub struct RunSummary {
     pub links: Vec<LinkSummary>,
     /// Evaluations.
     pub evaluations: Vec<EvaluationSummary>,
+    /// Changes of its members.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub membership: Vec<MembershipChange>,
     /// Its scripts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptRecord>,
@@ -168,6 +172,7 @@ impl RunSummary {
             nodes: node::nodes(exported)?,
             links: links(exported)?,
             evaluations: evaluations(exported)?,
+            membership: exported.store.membership(run)?,
             script: ScriptRecord::read(exported.store, run)?,
         })
     }
@@ -238,6 +243,11 @@ impl RunSummary {
                 "Links".into(),
                 vec!["link", "MB", "messages", "round trip µs", "retransmits"],
                 self.links.iter().map(link).collect(),
+            ),
+            (
+                "Changes of members".into(),
+                vec!["what happened"],
+                self.membership.iter().map(|change| vec![change.words()]).collect(),
             ),
             (
                 "Evaluations".into(),
