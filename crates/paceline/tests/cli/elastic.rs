@@ -1,10 +1,12 @@
 //! Real runs whose members change: whoever is killed, the run ends with the parameters that it would have had.
 
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::{Ran, Running, gone, paceline, result, run, signal};
+use crate::serve::Served;
+use crate::support::{PATIENCE, Ran, Running, gone, paceline, result, run, signal};
 
 /// A short run of four workers.
 const RUN: &str = "--quiet --workers 4 --steps 40 --batch 8 --eval-every 10 --bucket 32KiB --seed 5";
@@ -78,6 +80,50 @@ fn a_killed_server_is_replaced_by_its_backup_and_a_drained_worker_leaves() {
         let ended = all.iter().find(|event| event["type"] == "result").unwrap_or_else(|| panic!("{all:?}"));
         same(ended, &calm, how);
         assert!(gone(pid));
+    }
+}
+
+#[test]
+fn a_change_is_kept_in_the_record_and_told_everywhere_in_the_same_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let words =
+        format!("{RUN} --strategy ring-allreduce --elastic 4..4 --spare 2 --store {}", store.display());
+    let ran = killed_after(1, 20, &words);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let change = ran.result()["membership"][0].clone();
+    let pause = change["pause_s"].as_f64().unwrap();
+    let told = format!(
+        "at {:.3} s: lost rank 1, joined by rank 4; the work went to rank 4; 4 workers went on after {pause:.3} s",
+        change["at_s"].as_f64().unwrap()
+    );
+    let asked = |words: &str| {
+        let ran = paceline(&format!("{words} --store {}", store.display()));
+        assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
+        ran.stdout
+    };
+    for words in ["show", "explain", "export last --format markdown"] {
+        assert!(asked(words).contains(&told), "{words}: {told}: {}", asked(words));
+    }
+    let json = |words: &str| serde_json::from_str::<Value>(&asked(words)).unwrap();
+    assert_eq!(json("show --json")["membership"][0], change);
+    let explained = json("explain --json");
+    let sentence = explained["membership"][0].as_str().unwrap();
+    assert!(sentence.starts_with(&told) && sentence.contains("since then"), "{sentence}");
+    assert_eq!(explained["figures"]["change_1_pause_s"], change["pause_s"], "{explained}");
+    // A spare is a worker, whether it was needed or not; who made no steps is not spoken of.
+    let ranks = explained["ranks"].as_array().unwrap();
+    assert!(ranks.iter().all(|rank| rank["role"] == "worker" && rank["rank"] != 5), "{ranks:?}");
+    let exported = json("export last --format json");
+    let events = exported["events"].as_array().unwrap();
+    assert!(events.iter().any(|event| event["type"] == "membership"), "{events:?}");
+    // Parts of the page are made while it is shown.
+    let served = Served::start(folder.path(), &["--port", "0"]);
+    let run = exported["runs"][0]["run"].as_str().unwrap().to_owned();
+    let begun = Instant::now();
+    let shown = |path: &str, part: &str| served.get(path, "").contains(part);
+    while !(shown(&format!("/run/{run}"), &told) && shown(&format!("/run/{run}"), "Who took part")) {
+        assert!(begun.elapsed() < PATIENCE, "{}", served.get(&format!("/run/{run}"), ""));
     }
 }
 
