@@ -117,8 +117,9 @@ fn lose(command: &mut Command, lost: &[(f64, u64)]) -> Outcome<Value> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(failed)?;
     let id = child.id();
     let out = BufReader::new(child.stdout.take().ok_or("no standard output")?);
-    let (mut last, mut killers) = (Value::Null, None);
+    let mut last = Value::Null;
     std::thread::scope(|scope| {
+        let mut killers = None;
         for line in out.lines().map_while(Result::ok) {
             last = serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))?;
             if last["type"] != "progress" || killers.is_some() {
