@@ -89,7 +89,7 @@ fn a_change_is_kept_in_the_record_and_told_everywhere_in_the_same_words() {
     let store = folder.path().join("store");
     let words =
         format!("{RUN} --strategy ring-allreduce --elastic 4..4 --spare 2 --store {}", store.display());
-    let ran = killed_after(1, 20, &words);
+    let ran = killed_after(1, 17, &words);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let change = ran.result()["membership"][0].clone();
     let pause = change["pause_s"].as_f64().unwrap();
