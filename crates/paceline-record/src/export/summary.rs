@@ -245,11 +245,6 @@ impl RunSummary {
                 self.links.iter().map(link).collect(),
             ),
             (
-                "Changes of members".into(),
-                vec!["what happened"],
-                self.membership.iter().map(|change| vec![change.words()]).collect(),
-            ),
-            (
                 "Evaluations".into(),
                 vec!["step", "training s", "test loss", "accuracy %"],
                 // A script's reports say the same, and more.
@@ -357,6 +352,7 @@ impl RunSummary {
         if self.attempts > 1 {
             lines.push(format!("started {} times", self.attempts));
         }
+        lines.extend(self.membership.iter().map(MembershipChange::words));
         lines.extend(self.error.iter().map(|error| format!("error: {error}")));
         lines.extend(self.script.iter().flat_map(ScriptRecord::lines));
         lines.extend(self.hosts.clone());
