@@ -116,7 +116,7 @@ fn a_change_is_kept_in_the_record_and_told_everywhere_in_the_same_words() {
     assert!(ranks.iter().all(|rank| rank["role"] == "worker" && rank["rank"] != 5), "{ranks:?}");
     assert!(asked("export last --format json").contains("membership"));
     // Parts of the page are made while it is shown.
-    let served = Served::start(folder.path(), &["--port", "0"]);
+    let served = Served::start(folder.path(), &["--listen", "127.0.0.1:0"]);
     let run = ran.result()["run"].as_str().unwrap().to_owned();
     let begun = Instant::now();
     let shown = |path: &str, part: &str| served.get(path, "").contains(part);
