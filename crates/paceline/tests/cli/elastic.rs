@@ -120,7 +120,7 @@ fn a_change_is_kept_in_the_record_and_told_everywhere_in_the_same_words() {
     let run = ran.result()["run"].as_str().unwrap().to_owned();
     let begun = Instant::now();
     let shown = |path: &str, part: &str| served.get(path, "").contains(part);
-    while !(shown(&format!("/run/{run}"), &told) && shown(&format!("/run/{run}"), "Who took part")) {
+    while !(shown(&format!("/run/{run}"), &told) && shown(&format!("/run/{run}/charts"), "Who took part")) {
         assert!(begun.elapsed() < PATIENCE, "{}", served.get(&format!("/run/{run}"), ""));
     }
 }
