@@ -45,7 +45,11 @@ impl Model {
         let (p, server) = (self.compute.len(), self.compute.len());
         let mut recorded = RecordedRun { run: "r1".into(), ..RecordedRun::default() };
         for rank in 0..=p {
-            recorded.ranks.push(RecordedRank { worker: rank < p, host: format!("h{rank}"), cores: None });
+            recorded.ranks.push(RecordedRank {
+                worker: rank < p,
+                host: format!("h{rank}"),
+                ..RecordedRank::default()
+            });
         }
         let (mut begin, mut free, mut draws) = (vec![0.0f64; p], 0.0f64, 0);
         let mut waited = vec![vec![0.0; p + 1]; p + 1];
@@ -279,7 +283,7 @@ fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
     let two = Explanation::new(&model.run(40)).unwrap();
     let alone = RecordedRun {
         run: "r0".into(),
-        ranks: vec![RecordedRank { worker: true, host: "h0".into(), cores: None }],
+        ranks: vec![RecordedRank { worker: true, host: "h0".into(), ..RecordedRank::default() }],
         steps: (1..=40)
             .map(|step| RecordedStep {
                 step,
@@ -387,7 +391,7 @@ fn one_slow_server_of_two_is_named_with_its_rank() {
     let mut recorded = model.run(40);
     // A second server that does as many updates in a tenth of the time.
     let slow = recorded.ranks.len() - 1;
-    recorded.ranks.push(RecordedRank { worker: false, host: "quick".into(), cores: None });
+    recorded.ranks.push(RecordedRank { worker: false, host: "quick".into(), ..RecordedRank::default() });
     let quick: Vec<RecordedStep> = recorded
         .steps
         .iter()

@@ -387,6 +387,7 @@ impl ElasticRun {
                 lost: change.lost.clone(),
                 left,
                 joined,
+                took_over: on.membership.took_over(&before),
                 workers: on.membership.workers.len(),
                 servers: on.membership.servers.len(),
                 step: on.from,

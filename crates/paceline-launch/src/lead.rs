@@ -67,7 +67,7 @@ impl<'l, 'w> Lead<'l, 'w> {
     }
 
     /// Watches over every rank until all have given their accounts.
-    pub fn to_the_end(mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<(), LaunchError> {
+    pub fn finish(mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<(), LaunchError> {
         let clock = Instant::now();
         self.watch.announce(report);
         while !self.watch.complete() {

@@ -293,7 +293,7 @@ fn supervise<'scope>(
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let mut ranks = Ranks::start(scope, launch, hosts, channel)?;
-    let led = Lead::new(launch, &mut watch, &mut ranks, revoking).and_then(|lead| lead.to_the_end(report));
+    let led = Lead::new(launch, &mut watch, &mut ranks, revoking).and_then(|lead| lead.finish(report));
     let done = led.and_then(|()| watch.finish(report));
     ranks.dismiss(match &done {
         Ok(result) => RunEnd { result: serde_json::to_value(result).ok(), ..RunEnd::default() },

@@ -130,6 +130,17 @@ impl Membership {
         self.ranks().position(|other| other == member)
     }
 
+    /// The members that have shares or server shards which others had before, in rising order.
+    pub fn took_over(&self, before: &Self) -> Vec<MemberId> {
+        let shares = self.shares.iter().zip(&before.shares);
+        let shards = self.shards.iter().zip(&before.shards).map(|(now, then)| (&now.primary, &then.primary));
+        let mut members: Vec<_> =
+            shares.chain(shards).filter(|(now, then)| now != then).map(|(now, _)| *now).collect();
+        members.sort_unstable();
+        members.dedup();
+        members
+    }
+
     /// What the strategy is told in this generation of a run. `base` is the run with the members that it begins with;
     /// `blocks` counts the optimiser's.
     pub fn setup(&self, base: &Setup, generation: u32, going_on: Option<&Regrouped>, blocks: u16) -> Setup {

@@ -245,10 +245,16 @@ impl Setup {
             Self { workers: self.shares(), shares: None, hosts, membership: None, ..self.clone() };
         if let Some(members) = &self.membership {
             inner.servers = members.shards;
-            inner.backups = members.placement.len() > self.shares() + members.shards;
+            inner.backups = self.backups();
             inner.ahead = members.ahead.get(rank).cloned().unwrap_or_default();
         }
         inner
+    }
+
+    /// Whether server shards have backups: all of them or none.
+    pub fn backups(&self) -> bool {
+        let members = self.membership.as_ref();
+        members.map_or(self.backups, |members| members.placement.len() > self.shares() + members.shards)
     }
 
     /// The position of a server shard's backup.

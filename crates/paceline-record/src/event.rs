@@ -245,7 +245,7 @@ pub struct SimulationDetails {
 }
 
 /// A change of a run's members. They are numbered by the ranks that the run begins with; spares come behind them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MembershipChange {
     /// When, in seconds of the training clock.
     pub at_s: f64,
@@ -258,6 +258,9 @@ pub struct MembershipChange {
     /// Members that joined.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<usize>,
+    /// Members that took over shares or server shards of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub took_over: Vec<usize>,
     /// Workers from then on.
     pub workers: usize,
     /// Servers from then on.
@@ -272,14 +275,14 @@ pub struct MembershipChange {
 }
 
 impl MembershipChange {
-    /// In one line.
+    /// In one line: the same wherever changes are told.
     pub fn words(&self) -> String {
         let ranks = |what: &str, ranks: &[usize]| {
             let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
             let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
             (!ranks.is_empty()).then(|| format!("{what} {noun} {}", numbers.join(", ")))
         };
-        let Self { at_s, lost, left, joined, workers, servers, step, steps_anew, pause_s } = self;
+        let Self { at_s, lost, left, joined, took_over, workers, servers, step, steps_anew, pause_s } = self;
         let what = [ranks("lost", lost), ranks("left by", left), ranks("joined by", joined)];
         let what: Vec<String> = what.into_iter().flatten().collect();
         let what = if what.is_empty() { "a connection was lost".into() } else { what.join(", ") };
@@ -288,8 +291,10 @@ impl MembershipChange {
             if *servers > 0 { format!(" and {}", plural(*servers, "server")) } else { String::new() };
         let anew = plural(*steps_anew as usize, "step");
         let workers = plural(*workers, "worker");
+        let took_over =
+            ranks("the work went to", took_over).map_or_else(String::new, |words| format!("; {words}"));
         format!(
-            "at {at_s:.3} s: {what}; {workers}{servers} went on after {pause_s:.3} s, from step {step}, {anew} made anew"
+            "at {at_s:.3} s: {what}{took_over}; {workers}{servers} went on after {pause_s:.3} s, from step {step}, {anew} made anew"
         )
     }
 }

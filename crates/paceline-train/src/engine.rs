@@ -26,6 +26,9 @@ use crate::segment::StepGate;
 /// Longest single wait, so that deadlines are looked at.
 const WAIT: Duration = Duration::from_millis(100);
 
+/// The same where members may change: so soon the word that somebody else was lost is heard.
+const WAIT_OF_MEMBERS: Duration = Duration::from_millis(5);
+
 /// Least time without any progress before a run is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -503,7 +506,8 @@ impl Engine {
             self.times.send += self.besides_updates(start, applied);
             return Ok(());
         }
-        let moved = self.exchange(Some(WAIT), memory)?;
+        let wait = if self.members.is_some() { WAIT_OF_MEMBERS } else { WAIT };
+        let moved = self.exchange(Some(wait), memory)?;
         let spent = self.besides_updates(start, applied);
         let waiting_for = self.waiting_for.map(|rank| self.recorded(rank));
         if let Some(watch) = &self.watch {

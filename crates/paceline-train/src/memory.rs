@@ -368,14 +368,16 @@ impl Memory for WholeMemory<'_> {
     }
 
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
-        let Self { params: param, grads, crossings, scratch: Scratch { buffers: scratch, work, .. }, update } =
-            self;
+        let Self { params: param, grads, crossings, scratch, update } = self;
+        let Scratch { buffers: scratch, work, piece, .. } = &mut **scratch;
         if let Action::Apply { params, grad: from, step, whole } = *action {
-            let grad = match from.buf {
-                Buf::Msg(msg) => bodies.get(msg),
-                _ => &grads[slot(from.buf).expect("gradients")][from.range()],
-            };
-            update.apply(params.offset, &mut param[params.range()], grad, step, whole);
+            let (offset, changed) = (params.offset, &mut param[params.range()]);
+            if let Buf::Msg(msg) = from.buf {
+                update.apply_body(offset, changed, (bodies.body(msg), piece), step, whole);
+            } else {
+                let grad = &grads[slot(from.buf).expect("gradients")][from.range()];
+                update.apply(offset, changed, grad, step, whole);
+            }
             return true;
         }
         if let Action::Copy { dst: Region { buf: Buf::Optimiser(n), offset, .. }, src } = *action

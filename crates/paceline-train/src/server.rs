@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::Compute;
-use paceline_protocol::{Input, Rank, Setup, Strategy, Trace};
+use paceline_protocol::{Buf, Input, Rank, Setup, Strategy, Trace};
 use paceline_record::{Observer, StepRow};
 use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
@@ -174,11 +174,13 @@ impl<'a> Server<'a> {
         }
         // A server's phases are all its engine's.
         let clock = Clock::default();
+        let grads = positions(&setup, rank, numbers, &engine).map_err(refused)?;
+        lend_sums(&grads, &setup, &mut engine)?;
         let mut server = Self {
             steps: Steps::begin(&clock, &engine.times),
             // What workers push while peers are greeted is applied at the start, and looked at like everything else.
             seen: engine.staleness.len(),
-            grads: positions(&setup, rank, numbers).map_err(refused)?,
+            grads,
             crossings: Crossings::default(),
             job,
             setup,
@@ -350,7 +352,7 @@ impl<'a> Server<'a> {
             (self.setup, self.rank) = (generation.setup(self.job.setup), generation.rank);
             let participant = participant(self.job.strategy, &self.setup, self.rank, control.segment);
             self.scratch = Scratch::new(participant.scratch(), Allocator::Private).map_err(refused)?;
-            self.grads = positions(&self.setup, self.rank, numbers).map_err(refused)?;
+            self.grads = positions(&self.setup, self.rank, numbers, &self.engine).map_err(refused)?;
             let links = self.job.strategy.links_of(&self.setup, self.rank);
             let connected = members.connect(&generation, &links);
             let (own, number) = (generation.members.clone(), generation.segment.generation);
@@ -365,6 +367,7 @@ impl<'a> Server<'a> {
                 Err(error) => return Err(error),
             }
         }
+        lend_sums(&self.grads, &self.setup, &mut self.engine)?;
         self.show_optimiser();
         let (engine, mut memory) = self.parts();
         engine.start(&mut memory)?;
@@ -373,8 +376,24 @@ impl<'a> Server<'a> {
     }
 }
 
-/// Room for the sums of each position that a server hosts.
-fn positions(setup: &Setup, rank: Rank, numbers: usize) -> std::io::Result<Vec<TensorStorage>> {
+/// Room for the sums of each position that a server hosts: anew in each generation, since peers may still have the old one's
+/// memory mapped.
+fn positions(
+    setup: &Setup,
+    rank: Rank,
+    numbers: usize,
+    engine: &Engine,
+) -> std::io::Result<Vec<TensorStorage>> {
     let count = setup.membership.as_ref().map_or(1, |_| setup.positions(rank).len().max(1));
-    (0..count).map(|_| Allocator::Private.zeros(numbers)).collect()
+    let allocator = if engine.lends() && setup.backups() { Allocator::Shared } else { Allocator::Private };
+    (0..count).map(|_| allocator.zeros(numbers)).collect()
+}
+
+/// Lets backups read sums where they lie: a sum is left alone until its backup has made the update.
+fn lend_sums(grads: &[TensorStorage], setup: &Setup, engine: &mut Engine) -> Result<(), TrainError> {
+    if !(engine.lends() && setup.backups()) {
+        return Ok(());
+    }
+    let buffer = |n: usize| if n == 0 { Buf::Grad } else { Buf::HostedGrad(n as u16) };
+    grads.iter().enumerate().try_for_each(|(n, grads)| engine.lend(buffer(n), grads))
 }

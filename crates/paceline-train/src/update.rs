@@ -11,8 +11,12 @@ use paceline_nn::{Compute, Progress, Schedule};
 use paceline_plan::Plan;
 use paceline_registry::Registry;
 use paceline_resolve::TypedPlan;
+use paceline_wire::Body;
 
 use crate::memory::add;
+
+/// Elements of a lent body that are copied and applied at once.
+const PIECE: usize = 4096;
 
 /// Applies gradients as a plan says.
 pub struct Update {
@@ -228,15 +232,17 @@ impl Update {
             Rule::Replace => params.copy_from_slice(grads),
             Rule::Add => add(params, grads),
             Rule::Optimise(own) => {
-                let lr = own.rate.at(step) * if whole { own.rate.whole } else { 1.0 };
-                let blocks = (own.optimiser.memory)(&own.settings);
-                let known = || {
-                    let len = params.len();
-                    let taken_over = Range::taken_over(&self.taken_over, blocks, offset, len, step);
-                    let inherited = || Some(self.inherited.as_ref()?.part(offset, len, blocks));
-                    taken_over.or_else(inherited).unwrap_or_default()
-                };
-                let range = self.ranges.entry(offset).or_insert_with(known);
+                let lr = own.lr(step, whole);
+                let range = self.ranges.entry(offset).or_insert_with(|| {
+                    Range::known(
+                        &self.taken_over,
+                        self.inherited.as_ref(),
+                        own.blocks(),
+                        offset,
+                        params.len(),
+                        step,
+                    )
+                });
                 range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
             }
             Rule::Script(own) => {
@@ -254,9 +260,62 @@ impl Update {
         }
         self.hold(offset, params);
     }
+
+    /// The same with a received body; `piece` takes numbers that its sender has lent.
+    pub fn apply_body(
+        &mut self,
+        offset: usize,
+        params: &mut [f32],
+        (body, piece): (&Body, &mut Vec<f32>),
+        step: u64,
+        whole: bool,
+    ) {
+        match &self.rule {
+            // What an optimiser remembers in several blocks is not in one piece for a piece of the parameters.
+            Rule::Optimise(own) if body.is_lent() && own.blocks() <= 1 && params.len() == body.len() => {
+                let range = self.ranges.entry(offset).or_insert_with(|| {
+                    Range::known(
+                        &self.taken_over,
+                        self.inherited.as_ref(),
+                        own.blocks(),
+                        offset,
+                        params.len(),
+                        step,
+                    )
+                });
+                range.apply_lent(own, own.lr(step, whole), params, body, piece);
+                self.hold(offset, params);
+            }
+            _ => self.apply(offset, params, body.read(piece), step, whole),
+        }
+    }
+}
+
+impl PlanOptimiser {
+    /// Blocks of its memory.
+    fn blocks(&self) -> usize {
+        (self.optimiser.memory)(&self.settings)
+    }
+
+    fn lr(&self, step: u64, whole: bool) -> f64 {
+        self.rate.at(step) * if whole { self.rate.whole } else { 1.0 }
+    }
 }
 
 impl Range {
+    /// What was remembered of the range by somebody else, before its update of a step.
+    fn known(
+        taken_over: &[Vec<f32>],
+        inherited: Option<&Self>,
+        blocks: usize,
+        offset: usize,
+        len: usize,
+        step: u64,
+    ) -> Self {
+        let taken_over = Self::taken_over(taken_over, blocks, offset, len, step);
+        taken_over.or_else(|| Some(inherited?.part(offset, len, blocks))).unwrap_or_default()
+    }
+
     /// What was taken over of the range before its update of a step: every step before that was an update.
     fn taken_over(known: &[Vec<f32>], blocks: usize, offset: usize, len: usize, step: u64) -> Option<Self> {
         if known.len() < blocks.max(1) || known.iter().any(|block| block.len() < offset + len) {
@@ -271,6 +330,30 @@ impl Range {
         let whole = self.memory.len() / blocks.max(1);
         let block = |n: usize| &self.memory[n * whole + offset..n * whole + offset + len];
         Self { memory: (0..blocks).flat_map(block).copied().collect(), updates: self.updates }
+    }
+
+    /// One update of the range from a body that its sender has lent: piece by piece, so that each stays in cache.
+    fn apply_lent(
+        &mut self,
+        own: &PlanOptimiser,
+        lr: f64,
+        params: &mut [f32],
+        body: &Body,
+        piece: &mut Vec<f32>,
+    ) {
+        self.memory.resize(own.blocks() * params.len(), 0.0);
+        self.updates += 1;
+        piece.resize(piece.len().max(PIECE), 0.0);
+        let (mut at, mut memory) = (0, &mut self.memory[..]);
+        for params in params.chunks_mut(PIECE) {
+            let grads = &mut piece[..params.len()];
+            body.copy_to(at, grads);
+            at += params.len();
+            let (own_memory, rest) = memory.split_at_mut(params.len().min(memory.len()));
+            memory = rest;
+            let update = Step { params, grads, memory: own_memory, lr, step: self.updates };
+            own.optimiser.apply(&own.compute, &own.settings, update);
+        }
     }
 
     /// One update of the range.

@@ -181,6 +181,7 @@ fn changes(report: &ChangingReport) -> Vec<MembershipChange> {
             lost: before.lost.iter().map(|(member, _)| *member).collect(),
             left: before.left.clone(),
             joined: after.membership.ranks().filter(|member| new(member) || back(member)).collect(),
+            took_over: after.membership.took_over(&before.membership),
             workers: after.membership.workers.len(),
             servers: after.membership.servers.len(),
             step: after.from,

@@ -370,7 +370,12 @@ mod tests {
         RecordedRun {
             run: "r".into(),
             params: PARAMS,
-            ranks: vec![RecordedRank { worker: true, host: "h".into(), cores: Some(2) }],
+            ranks: vec![RecordedRank {
+                worker: true,
+                host: "h".into(),
+                cores: Some(2),
+                ..RecordedRank::default()
+            }],
             steps: (1..=40).map(step).collect(),
             script: Some(ScriptRecord {
                 tensors: vec![("a".into(), PARAMS / 2), ("b".into(), PARAMS / 2)],

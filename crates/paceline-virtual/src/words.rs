@@ -159,6 +159,7 @@ mod tests {
             lost: vec![3],
             left: Vec::new(),
             joined: vec![4, 5],
+            took_over: vec![4],
             workers: 4,
             servers: 1,
             step: 17,
@@ -167,8 +168,8 @@ mod tests {
         };
         assert_eq!(
             change.words(),
-            "at 2.500 s: lost rank 3, joined by ranks 4, 5; 4 workers and 1 server went on after 0.120 s, from step 17, \
-             1 step made anew"
+            "at 2.500 s: lost rank 3, joined by ranks 4, 5; the work went to rank 4; 4 workers and 1 server went on after \
+             0.120 s, from step 17, 1 step made anew"
         );
     }
 

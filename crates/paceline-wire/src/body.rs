@@ -94,6 +94,23 @@ impl Body {
         }
     }
 
+    /// Whether the elements lie in their sender's memory.
+    pub fn is_lent(&self) -> bool {
+        matches!(self.elements, Elements::Lent(..))
+    }
+
+    /// The elements where they lie, or copied to `piece` if their sender has lent them.
+    pub fn read<'a>(&'a self, piece: &'a mut Vec<f32>) -> &'a [f32] {
+        match &self.elements {
+            Elements::Own(own) => &own.buffer[..self.len],
+            Elements::Lent(lent, _) => {
+                piece.resize(piece.len().max(self.len), 0.0);
+                lent.copy_to(0, &mut piece[..self.len]);
+                &piece[..self.len]
+            }
+        }
+    }
+
     fn check(&self, at: usize, len: usize) {
         assert!(at <= self.len && len <= self.len - at, "elements of the body");
     }

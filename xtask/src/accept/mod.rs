@@ -16,6 +16,7 @@ mod coverage;
 mod datasets;
 mod drift;
 mod ecosystem;
+mod elastic_peers;
 mod engines;
 mod exchange;
 mod exits;
@@ -40,6 +41,7 @@ mod staged;
 mod stragglers;
 mod studies;
 mod survive;
+mod survive_predicted;
 mod systems;
 #[cfg(test)]
 mod tests;
@@ -473,10 +475,18 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         name: "survive",
-        about: "runs whose workers and servers are killed, and what surviving costs: survive [--seed N] [--rounds N]",
+        about: "runs whose workers and servers are killed, and what surviving costs, beside torchrun and torchft: survive \
+                [--only ps|ring|elasticity|backups|bytes|peers] [--seed N] [--rounds N]",
+        needs: &[Paceline, Cores(2)],
+        flags: &["--only", "--seed", "--rounds"],
+        run: survive::measure,
+    },
+    Measurement {
+        name: "survive-predicted",
+        about: "runs that lose ranks beside their prediction: survive-predicted [--seed N] [--rounds N]",
         needs: &[Paceline, Cores(2)],
         flags: &["--seed", "--rounds"],
-        run: survive::measure,
+        run: survive_predicted::measure,
     },
     Measurement {
         name: "chaos",

@@ -1,6 +1,6 @@
 //! The words after `accept`.
 
-use super::{Measurement, build};
+use super::{Measurement, build, survive};
 use crate::process::Outcome;
 
 /// Names of measurements, and flags.
@@ -71,9 +71,10 @@ impl<'a> Options<'a> {
                 return Err(format!("{flag} is a flag of one measurement alone: {}", having.join(" or ")));
             }
         }
+        let parts = if options.names == [survive::NAME] { survive::PARTS } else { build::PARTS };
         match options.only {
-            Some(part) if !build::PARTS.contains(&part) => {
-                Err(format!("--only has {}, not {part}", build::PARTS.join(", ")))
+            Some(part) if !parts.contains(&part) => {
+                Err(format!("--only has {}, not {part}", parts.join(", ")))
             }
             _ => Ok(options),
         }
@@ -122,7 +123,7 @@ mod tests {
             (&["--binary", "--python", "python3"], "--binary needs a value"),
             (
                 &["overhead", "--seed", "1"],
-                "--seed is a flag of one measurement alone: compare or survive or chaos or attack",
+                "--seed is a flag of one measurement alone: compare or survive or survive-predicted or chaos or attack",
             ),
             (&["--rounds", "1"], "--rounds is a flag of one measurement alone"),
             (&["chaos", "attack", "--seed", "1"], "--seed is a flag of one measurement alone"),

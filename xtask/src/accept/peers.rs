@@ -12,6 +12,7 @@ use crate::process::{self, Outcome, root, with_data};
 /// What pip installs for a module where its name alone does not say it: versions that figures refer to.
 const REQUIREMENTS: &[(&str, &str)] = &[
     ("torch", "torch==2.13.0"),
+    ("torchft", "torchft-nightly==2026.10.26"),
     ("tensorflow", "tensorflow-cpu==2.21.0"),
     ("optuna", "optuna==5.0.0"),
     ("transformers", "transformers==5.22.2"),

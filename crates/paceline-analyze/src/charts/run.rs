@@ -77,7 +77,13 @@ pub fn loss(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, RecordErro
 
 /// Charts of one run that have something to show.
 pub fn charts(store: &Store, run: &RunRow) -> Result<Vec<Figure>, RecordError> {
-    let all = [stages(store, run)?, phases(store, run)?, resources(store, run)?, links(store, run)?];
+    let all = [
+        members(store, run)?,
+        stages(store, run)?,
+        phases(store, run)?,
+        resources(store, run)?,
+        links(store, run)?,
+    ];
     Ok(all.into_iter().flatten().collect())
 }
 
@@ -137,6 +143,51 @@ pub fn of_stages(plan: &Plan, stages: &[RecordedStage]) -> Option<Figure> {
                    stage or for messages. Slots are micro-batches whose activations a stage keeps.";
     let (s, m) = (plan.stages, plan.micro_batches);
     figure("stages", "Stages", reading, format!("{s} stages, {m} micro-batches"), panels)
+}
+
+/// Who took part when, in a run whose members have changed.
+fn members(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
+    let (changes, Some(plan)) = (store.membership(run)?, &run.plan) else { return Ok(None) };
+    let first = plan.workers + plan.servers;
+    let last = changes.iter().flat_map(|change| change.joined.iter().copied()).max().unwrap_or(0);
+    let world = first.max(last + 1);
+    let recorded = run.result.as_ref().map(|result| result.seconds.train).or(run.train_s);
+    let end = changes.last().map_or(0.0, |change| recorded.unwrap_or(0.0).max(change.at_s + change.pause_s));
+    let mut since: Vec<Option<f64>> = (0..world).map(|member| (member < first).then_some(0.0)).collect();
+    let (mut there, mut pauses) = (Vec::new(), Vec::new());
+    let mut took_part = |member: usize, from: f64, to: f64| {
+        let label = format!("rank {member}: {from:.3} to {to:.3} s");
+        there.push(Bar { at: member as f64, from, to, range: None, label });
+    };
+    for change in &changes {
+        for member in change.lost.iter().chain(&change.left) {
+            if let Some(from) = since.get_mut(*member).and_then(Option::take) {
+                took_part(*member, from, change.at_s);
+            }
+        }
+        let goes_on = change.at_s + change.pause_s;
+        for member in &change.joined {
+            since[*member] = Some(goes_on);
+        }
+        for member in (0..world).filter(|member| since[*member].is_some_and(|from| from <= change.at_s)) {
+            let (at, label) = (member as f64, change.words());
+            pauses.push(Bar { at, from: change.at_s, to: goes_on, range: None, label });
+        }
+    }
+    for (member, from) in since.iter().enumerate() {
+        from.iter().for_each(|from| took_part(member, *from, end));
+    }
+    let mark = |name: &str, bars| ChartMark::Bars { name: name.into(), lying: true, bars };
+    let marks = vec![mark("took part", there), mark("paused", pauses)];
+    let y = ChartAxis::names("rank", (0..world).map(|member| member.to_string()));
+    let panel = Panel::new(ChartAxis::linear("training clock, s"), y, marks);
+    let reading = "Each bar is a process from when it took part to when it was lost or left. Where it is marked, all \
+                   waited until the others had taken over its work.";
+    let n = format!("{} change{}", changes.len(), if changes.len() == 1 { "" } else { "s" });
+    if changes.is_empty() {
+        return Ok(None);
+    }
+    Ok(figure("members", "Who took part", reading, n, vec![panel]))
 }
 
 /// The last steps of each rank, phase by phase.

@@ -9,6 +9,7 @@ mod compare;
 mod device;
 mod exchange;
 mod links;
+mod members;
 mod path;
 mod sentence;
 mod stages;
@@ -20,7 +21,7 @@ mod words;
 mod work;
 
 use paceline_plan::{PathRule, Plan};
-use paceline_record::ScriptRecord;
+use paceline_record::{MembershipChange, ScriptRecord};
 use paceline_statistics::{mean, median};
 use serde::Serialize;
 
@@ -64,6 +65,8 @@ pub struct RecordedRun {
     pub script: Option<ScriptRecord>,
     /// The layers before which stages would be more even, where somebody has found out.
     pub better_cuts: Vec<String>,
+    /// Changes of its members, in their order.
+    pub membership: Vec<MembershipChange>,
 }
 
 /// What a rank has to do with another over the whole run.
@@ -88,6 +91,8 @@ pub struct RecordedRank {
     pub host: String,
     /// Cores of that machine that it may use, where that is known.
     pub cores: Option<usize>,
+    /// Whether it hardly took part: a spare that was not needed, or a member that came late or was lost at once.
+    pub idle: bool,
 }
 
 /// A step of a worker, or updates of a server.
@@ -242,6 +247,9 @@ pub struct Explanation {
     /// What one worker alone does, where that was simulated or measured.
     pub alone: Option<SingleWorker>,
     pub cannot_tell: Vec<Sentence>,
+    /// What each change of members cost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub membership: Vec<Sentence>,
     /// The paths that buckets took, where `--strategy auto` chose them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathRule>,
@@ -299,7 +307,7 @@ impl RecordedRun {
     }
 
     fn workers(&self) -> Vec<usize> {
-        (0..self.ranks.len()).filter(|r| self.ranks[*r].worker).collect()
+        (0..self.ranks.len()).filter(|r| self.ranks[*r].worker && !self.ranks[*r].idle).collect()
     }
 
     fn servers(&self) -> Vec<usize> {
@@ -414,7 +422,8 @@ impl Explanation {
     pub fn new(recorded: &RecordedRun) -> Result<Self, ExplainError> {
         let fail = |problem: &str| ExplainError { run: recorded.run.clone(), problem: problem.into() };
         let workers = recorded.workers();
-        let ranks: Vec<RankTimes> = (0..recorded.ranks.len()).filter_map(|r| recorded.spent(r)).collect();
+        let ranks = (0..recorded.ranks.len()).filter(|rank| !recorded.ranks[*rank].idle);
+        let ranks: Vec<RankTimes> = ranks.filter_map(|rank| recorded.spent(rank)).collect();
         let of_workers = self::workers(&ranks);
         if of_workers.len() < workers.len() || of_workers.is_empty() {
             return Err(fail(if recorded.simulated {
@@ -481,6 +490,7 @@ impl Explanation {
             verdict,
             alone: None,
             cannot_tell,
+            membership: members::sentences(recorded),
             paths: recorded.plan.iter().flat_map(|plan| plan.paths.clone()).collect(),
             plan: recorded.plan.clone(),
             jitter: recorded.jitter(),

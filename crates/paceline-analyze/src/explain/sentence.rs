@@ -47,6 +47,11 @@ impl Sentence {
         sentence
     }
 
+    /// What somebody else has put into words, with the exact values of its numbers.
+    pub(super) fn told(text: String, figures: impl IntoIterator<Item = (String, f64)>) -> Self {
+        Self { text, figures: figures.into_iter().collect() }
+    }
+
     fn add(&mut self, part: Part) {
         match part {
             Part::Figure { id, value, text } => {

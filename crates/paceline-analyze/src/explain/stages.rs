@@ -154,7 +154,7 @@ mod tests {
             samples: if rank == 1 { 64 } else { 0 },
             ..RecordedStep::default()
         };
-        let rank = RecordedRank { worker: true, host: "a".into(), cores: Some(2) };
+        let rank = RecordedRank { worker: true, host: "a".into(), cores: Some(2), ..RecordedRank::default() };
         RecordedRun {
             run: "r".into(),
             ranks: vec![rank; 2],

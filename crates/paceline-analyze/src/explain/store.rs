@@ -27,6 +27,10 @@ impl RecordedRun {
         recorded.read_ranks(&store.rows("ranks", run)?);
         recorded.read_hosts(&store.rows("hosts", run)?);
         recorded.read_steps(&store.rows("steps", run)?);
+        recorded.membership = store.membership(run)?;
+        if recorded.plan.as_ref().is_some_and(|plan| plan.elastic.is_some()) {
+            recorded.leave_out_the_idle();
+        }
         let world = recorded.ranks.len();
         for [rank, on, seconds] in numbers(&store.rows("waits", run)?, ["rank", "wait_for", "wait_s"]) {
             let (rank, on) = (rank as usize, on as usize);
@@ -52,8 +56,15 @@ impl RecordedRun {
                 self.ranks.resize(rank + 1, RecordedRank { worker: true, ..RecordedRank::default() });
             }
             let (worker, host) = (role.as_deref() != Some("server"), host.unwrap_or_default());
-            self.ranks[rank] = RecordedRank { worker, host, cores: None };
+            self.ranks[rank] = RecordedRank { worker, host, ..RecordedRank::default() };
         }
+    }
+
+    /// Members with too few steps to say anything of them.
+    fn leave_out_the_idle(&mut self) {
+        let mut steps = vec![0; self.ranks.len()];
+        self.steps.iter().for_each(|step| steps[step.rank] += 1);
+        self.ranks.iter_mut().zip(steps).for_each(|(rank, steps)| rank.idle = rank.worker && steps < 3);
     }
 
     fn read_hosts(&mut self, rows: &TableRows) {

@@ -21,6 +21,10 @@ impl Explanation {
         if let Some(alone) = &self.alone {
             text += &format!("\n{}\n", alone.sentence);
         }
+        if !self.membership.is_empty() {
+            text += "\nChanges of members\n";
+            self.membership.iter().for_each(|change| text += &format!("- {change}\n"));
+        }
         for gap in &self.cannot_tell {
             text += &format!("\nnote: {gap}\n");
         }
@@ -45,6 +49,7 @@ impl Explanation {
         let mut all = vec![self.summary(), self.verdict.sentence.clone()];
         all.extend(self.verdict.changes.iter().map(super::Change::words));
         all.extend(self.alone.iter().map(|alone| alone.sentence.clone()));
+        all.extend(self.membership.iter().cloned());
         all.extend(self.cannot_tell.iter().cloned());
         all.extend(self.path.as_ref().map(Shares::about));
         all

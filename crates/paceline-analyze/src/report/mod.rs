@@ -176,6 +176,13 @@ pub fn explanation_html(explanation: &Explanation) -> String {
     if let Some(alone) = &explanation.alone {
         let _ = write!(html, "<p>{}</p>", escape(&alone.sentence));
     }
+    if !explanation.membership.is_empty() {
+        html += "<p>Changes of members:</p><ul>";
+        explanation.membership.iter().for_each(|change| {
+            let _ = write!(html, "<li>{}</li>", escape(change));
+        });
+        html += "</ul>";
+    }
     explanation.cannot_tell.iter().for_each(|gap| html += &format!("<p class=\"note\">{}</p>", escape(gap)));
     explanation.sheets().iter().for_each(|sheet| html += &sheet.html());
     html + "</section>\n"

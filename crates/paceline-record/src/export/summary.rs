@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Exported;
 use super::node::{self, NodeSummary};
+use crate::event::MembershipChange;
 use crate::script_record::{GpuUse, ScriptRecord, ScriptReport, ScriptStaging};
 use crate::store::{RecordError, RunLabels, Value, number};
 
@@ -53,6 +54,9 @@ pub struct RunSummary {
     pub links: Vec<LinkSummary>,
     /// Evaluations.
     pub evaluations: Vec<EvaluationSummary>,
+    /// Changes of its members.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub membership: Vec<MembershipChange>,
     /// Its scripts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptRecord>,
@@ -168,6 +172,7 @@ impl RunSummary {
             nodes: node::nodes(exported)?,
             links: links(exported)?,
             evaluations: evaluations(exported)?,
+            membership: exported.store.membership(run)?,
             script: ScriptRecord::read(exported.store, run)?,
         })
     }
@@ -347,6 +352,7 @@ impl RunSummary {
         if self.attempts > 1 {
             lines.push(format!("started {} times", self.attempts));
         }
+        lines.extend(self.membership.iter().map(MembershipChange::words));
         lines.extend(self.error.iter().map(|error| format!("error: {error}")));
         lines.extend(self.script.iter().flat_map(ScriptRecord::lines));
         lines.extend(self.hosts.clone());

@@ -217,7 +217,7 @@ pub(crate) mod tests {
     use paceline_plan::Plan;
 
     use super::*;
-    use crate::event::{Event, RunOrigin};
+    use crate::event::{Event, MembershipChange, RunOrigin};
     use crate::row::{Batch, StepRow};
 
     const BUILD: Build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
@@ -240,6 +240,29 @@ pub(crate) mod tests {
     fn batch(first: u64, steps: u64) -> Batch {
         let row = |step| StepRow { step, loss: 0.5, ..StepRow::default() };
         Batch { steps: (first..first + steps).map(row).collect(), ..Batch::default() }
+    }
+
+    #[test]
+    fn changes_of_members_are_kept_and_records_of_before_have_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut record = begun(folder.path(), "changed");
+        let change =
+            MembershipChange { lost: vec![1], took_over: vec![0], workers: 1, step: 7, ..Default::default() };
+        record.event(&Event::Membership { change: &change });
+        record.fail("later", 4).unwrap();
+        // A program of before did not say who had taken over.
+        let record = begun(folder.path(), "older");
+        record.fail("at once", 4).unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let of = |run: &str| store.membership(&store.find(run).unwrap()).unwrap();
+        assert_eq!(of("changed"), [change.clone()]);
+        assert!(of("older").is_empty());
+        let event = r#"{"type":"membership","change":{"at_s":1.0,"lost":[1],"workers":1,"step":7,"steps_anew":0,"pause_s":0.5}}"#;
+        let insert = "INSERT INTO events (run, n, t_ns, type, event) VALUES (?1, 99, 0, 'membership', ?2)";
+        let id = store.find("older").unwrap().id;
+        store.connection.execute(insert, rusqlite::params![id, event]).unwrap();
+        let old = MembershipChange { at_s: 1.0, took_over: Vec::new(), pause_s: 0.5, ..change };
+        assert_eq!(of("older"), [old]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::labels::RunLabels;
 use super::{RecordError, Store, at};
-use crate::event::RunResult;
+use crate::event::{MembershipChange, RunResult};
 use crate::figures::RunFigure;
 use crate::process::realtime_ns;
 use crate::site::alive;
@@ -310,6 +310,19 @@ impl Store {
         let id = run.id.to_string();
         let values = std::iter::once(id.as_str()).chain(types.iter().copied());
         self.query(&sql, rusqlite::params_from_iter(values), |row| row.get(0))
+    }
+
+    /// The changes of a run's members, in their order; none in stores of programs that had no such runs.
+    pub fn membership(&self, run: &RunRow) -> Result<Vec<MembershipChange>, RecordError> {
+        let told = self.events(run, &["membership"])?;
+        let change = |text: &String| {
+            let event: serde_json::Value = serde_json::from_str(text).ok()?;
+            serde_json::from_value(event["change"].clone()).ok()
+        };
+        let told: Vec<_> = told.iter().filter_map(change).collect();
+        // In virtual time they are in the result alone.
+        let result = || run.result.as_ref().map_or_else(Vec::new, |result| result.membership.clone());
+        Ok(if told.is_empty() { result() } else { told })
     }
 
     /// Whether the database is whole.

@@ -152,6 +152,7 @@ impl Record {
             attempt,
             site,
             workers: plan.workers,
+            servers: plan.servers,
             hosts: HashMap::new(),
             told_steps: HashSet::new(),
             events,

@@ -78,8 +78,9 @@ pub(super) struct Writer {
     /// Which start of the run this is, from 1.
     pub attempt: i64,
     pub site: RunEnvironment,
-    /// Ranks below this are workers.
+    /// Ranks below this are workers; so are those behind the servers (spares).
     pub workers: usize,
+    pub servers: usize,
     /// The machine of each rank, and what to add to its clock.
     pub hosts: HashMap<usize, (String, i64)>,
     /// Ranks that have told of steps since the run was last started.
@@ -316,7 +317,8 @@ impl Writer {
         let same = site.boot_id == self.site.boot_id;
         let shift = if same { 0 } else { site.clock_ns - self.site.clock_ns };
         self.hosts.insert(rank, (site.host.clone(), shift));
-        let role = if rank < self.workers { "worker" } else { "server" };
+        let servers = self.workers..self.workers + self.servers;
+        let role = if servers.contains(&rank) { "server" } else { "worker" };
         self.execute(
             "INSERT OR REPLACE INTO ranks (run, rank, role, host, pid, dropped_rows) VALUES (?, ?, ?, ?, ?, 0)",
             params![self.run, rank as i64, role, site.host, site.pid],

@@ -176,7 +176,7 @@ impl Drop for ReaderThread {
 /// How a rank reads a connection.
 pub(super) enum Inlet<S> {
     /// Alone.
-    Own(Inbound),
+    Own(Box<Inbound>),
     /// In turns with a thread beside it.
     Shared(Arc<Intake<S>>),
 }
@@ -186,7 +186,7 @@ impl<S: Stream> Inlet<S> {
     pub(super) fn share(&mut self, stream: &S) -> Option<Arc<Intake<S>>> {
         let Self::Own(inbound) = self else { return None };
         let second = stream.second()?;
-        let intake = Arc::new(Intake::new(second, std::mem::take(inbound)));
+        let intake = Arc::new(Intake::new(second, std::mem::take(&mut **inbound)));
         *self = Self::Shared(Arc::clone(&intake));
         Some(intake)
     }

@@ -25,7 +25,7 @@ pub(super) struct Peer<M: Medium> {
 
 impl<M: Medium> Peer<M> {
     pub(super) fn new(rank: usize, stream: M::Stream, max_body: usize) -> Self {
-        let inlet = Inlet::Own(Inbound::new(max_body, M::Stream::AHEAD));
+        let inlet = Inlet::Own(Box::new(Inbound::new(max_body, M::Stream::AHEAD)));
         Self { rank, stream, outbound: Outbound::default(), inlet }
     }
 

@@ -63,7 +63,7 @@ impl Scene {
     pub fn after(&self, ran: &Ran, state: &str) -> Vec<Value> {
         let since = Instant::now();
         while !self.processes().is_empty() {
-            assert!(since.elapsed() < Duration::from_secs(5), "U1: {:?} are left", self.processes());
+            assert!(since.elapsed() < 3 * Duration::from_secs(5), "U1: {:?} are left", self.processes());
             std::thread::sleep(Duration::from_millis(10));
         }
         let store = Store::open(self.store.path()).unwrap();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::aftermath::Scene;
+use crate::serve::Served;
 use crate::support::{ENDLESS, PATIENCE, Ran, Running, gone, paceline, result, signal};
 
 /// A short run of four workers.
@@ -222,6 +223,50 @@ fn a_killed_server_is_replaced_by_its_backup_and_a_drained_worker_leaves() {
         let ended = all.iter().find(|event| event["type"] == "result").unwrap_or_else(|| panic!("{all:?}"));
         same(ended, &calm, how);
         assert!(gone(pid));
+    }
+}
+
+#[test]
+fn a_change_is_kept_in_the_record_and_told_everywhere_in_the_same_words() {
+    let scene = Scene::new();
+    let store = scene.store.path();
+    // Just before an evaluation, which whoever joins has to make.
+    let words = format!("{RUN} --strategy ring-allreduce --elastic 4..4 --spare 2");
+    let (ran, _) = killed(&scene, "1:20", &words, "ok");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let change = ran.result()["membership"][0].clone();
+    let pause = change["pause_s"].as_f64().unwrap();
+    let told = format!(
+        "at {:.3} s: lost rank 1, joined by rank 4; the work went to rank 4; 4 workers went on after {pause:.3} s",
+        change["at_s"].as_f64().unwrap()
+    );
+    let asked = |words: &str| {
+        let ran = paceline(&format!("{words} --store {}", store.display()));
+        assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
+        ran.stdout
+    };
+    for words in ["show", "explain", "export last --format markdown"] {
+        assert!(asked(words).contains(&told), "{words}: {told}: {}", asked(words));
+    }
+    let json = |words: &str| serde_json::from_str::<Value>(&asked(words)).unwrap();
+    assert_eq!(json("show --json")["membership"][0], change);
+    let explained = json("explain --json");
+    let sentence = explained["membership"][0].as_str().unwrap();
+    assert!(sentence.starts_with(&told) && sentence.contains("since then"), "{sentence}");
+    assert_eq!(explained["figures"]["change_1_pause_s"], change["pause_s"], "{explained}");
+    // A spare is a worker, whether it was needed or not; who made no steps is not spoken of.
+    let ranks = explained["ranks"].as_array().unwrap();
+    assert!(ranks.iter().all(|rank| rank["role"] == "worker" && rank["rank"] != 5), "{ranks:?}");
+    assert!(asked("export last --format json").contains("membership"));
+    // Parts of the page are made while it is shown.
+    let home = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(store, home.path().join("store")).unwrap();
+    let served = Served::start(home.path(), &["--listen", "127.0.0.1:0"]);
+    let run = ran.result()["run"].as_str().unwrap().to_owned();
+    let begun = Instant::now();
+    let shown = |path: &str, part: &str| served.get(path, "").contains(part);
+    while !(shown(&format!("/run/{run}"), &told) && shown(&format!("/run/{run}/charts"), "Who took part")) {
+        assert!(begun.elapsed() < PATIENCE, "{}", served.get(&format!("/run/{run}"), ""));
     }
 }
 

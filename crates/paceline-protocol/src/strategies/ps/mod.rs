@@ -10,10 +10,11 @@
 //! and tells the other shards, which obey. Shard 0 also hands out the work, a unit (one share of a global
 //! batch) with each answer, and says with it whether that unit is part of a synchronous step.
 //!
-//! With backups (under bsp), a shard sends the sum of each part to its backup, which makes the same update and says so;
-//! then the workers are answered. So what a worker has, both copies have, and either can go on alone. Where a run goes on
-//! after a loss, the step that was not complete is made anew from the same gradients: a copy that has a part's update
-//! already ([`Setup::ahead`]) does not make it twice.
+//! With backups (under bsp), a shard sends the sum of each part to its backup, which makes the same update, and answers the
+//! workers beside. The backup tells the workers when it has a step's sums, and a worker takes a step over when all servers
+//! have answered and all backups have said so. So what a worker has, both copies have, and either can go on alone. Where a
+//! run goes on after a loss, the step that was not complete is made anew from the same gradients: a copy that has a part's
+//! update already ([`Setup::ahead`]) does not make it twice.
 
 mod backup;
 mod server;
@@ -61,12 +62,13 @@ pub(super) const PS: Strategy = Strategy {
     links: |setup, rank| {
         let first = setup.workers;
         if let Some(shard) = rank.checked_sub(setup.world()) {
-            return vec![setup.server(shard)];
+            return (0..first).chain([setup.server(shard)]).collect();
         }
+        let backups = setup.backup(0)..setup.backup(if setup.backups { setup.servers } else { 0 });
         let backup = (setup.backups && rank >= first).then(|| setup.backup(rank.saturating_sub(first)));
         let others = if setup.sync.central { first + 1..setup.world() } else { 0..0 };
         match rank {
-            worker if worker < first => (first..setup.world()).collect(),
+            worker if worker < first => (first..setup.world()).chain(backups).collect(),
             server if server == first => (0..first).chain(others).chain(backup).collect(),
             _ => (0..first).chain(others.start.checked_sub(1)).chain(backup).collect(),
         }
@@ -108,7 +110,7 @@ const FRESH: u32 = 2;
 const BYE: u32 = 3;
 const FAREWELL: u32 = 4;
 const GO: u32 = 5;
-/// Between a shard and its backup: a part's sum, and that its update is made.
+/// A part's sum, to the shard's backup; and the backup's word to the workers that it has all of a step.
 const FORWARD: u32 = 6;
 const ACKNOWLEDGED: u32 = 7;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::straggling::Straggling;
-use super::{ACKNOWLEDGED, BYE, FAREWELL, FORWARD, FRESH, GO, NONE, PULL, PUSH, Part, back, parts};
+use super::{BYE, FAREWELL, FORWARD, FRESH, GO, NONE, PULL, PUSH, Part, back, parts};
 use crate::codec::Accumulate;
 use crate::consistency::{Gate, WorkerClocks};
 use crate::setup::{Averages, Setup};
@@ -182,6 +182,12 @@ impl Server {
         if summed < self.setup.workers || leaving > 0 {
             return;
         }
+        if self.setup.backups {
+            let tag = self.tag(step, i, FORWARD);
+            let op = out.send(self.setup.backup(self.shard), tag, MessageHead::default(), Some(sum));
+            self.sends.insert(op, Leaving::Sum(i));
+            self.gathered[i].forwarding = true;
+        }
         let params = Region { buf: Buf::Param, ..sum };
         match self.setup.averages {
             _ if self.gathered[i].made > step => {}
@@ -193,18 +199,6 @@ impl Server {
         }
         self.gathered[i].made = step + 1;
         self.gathered[i].summed = 0;
-        if self.setup.backups {
-            let tag = self.tag(step, i, FORWARD);
-            let op = out.send(self.setup.backup(self.shard), tag, MessageHead::default(), Some(sum));
-            self.sends.insert(op, Leaving::Sum(i));
-            self.gathered[i].forwarding = true;
-            return;
-        }
-        self.answered(i, step, out);
-    }
-
-    /// A part's update is made wherever it has to be.
-    fn answered(&mut self, i: usize, step: u64, out: &mut Actions) {
         self.answer_all(i, step, out);
         self.updated += 1;
         if self.updated == self.parts.len() {
@@ -442,7 +436,6 @@ impl Server {
                     self.answer(now, out);
                 }
             }
-            (ACKNOWLEDGED, Some(i), None) => self.answered(i, u64::from(tag.step), out),
             (_, _, body) => body.into_iter().for_each(|msg| out.push(Action::Release(msg))),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, back, parts};
+use super::{ACKNOWLEDGED, BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, back, parts};
 use crate::codec::{Accumulate, Coder};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
@@ -33,6 +33,8 @@ pub(super) struct Worker {
     missing: usize,
     /// The first part that is not pulled.
     awaited: usize,
+    /// By shard: whether its backup has still to say that it has this step's sums.
+    unsaved: Vec<bool>,
     sends: HashSet<OpId>,
     load: WorkerLoad,
     backward_done: bool,
@@ -51,6 +53,7 @@ impl Worker {
             versions: vec![0; parts.len()],
             missing: 0,
             awaited: 0,
+            unsaved: vec![false; setup.servers],
             codes,
             parts,
             step: setup.from,
@@ -87,6 +90,9 @@ impl Worker {
         self.pushed = 0;
         self.pulled.fill(false);
         (self.missing, self.awaited) = (self.parts.len(), 0);
+        if self.setup.backups {
+            self.parts.iter().for_each(|part| self.unsaved[part.shard] = true);
+        }
         self.backward_done = false;
         let scale = match (self.setup.averages, self.together) {
             (Averages::Weights, _) => GradientScale::Even,
@@ -169,11 +175,14 @@ impl Worker {
         if !self.backward_done {
             return;
         }
-        if self.missing == 0 && self.sends.is_empty() {
+        let unsaved = self.unsaved.iter().position(|unsaved| *unsaved);
+        if self.missing == 0 && unsaved.is_none() && self.sends.is_empty() {
             self.step += 1;
             self.begin(out);
         } else if let Some(part) = self.parts.get(self.awaited) {
             out.push(Action::WaitingFor(self.setup.server(part.shard)));
+        } else if let Some(shard) = unsaved {
+            out.push(Action::WaitingFor(self.setup.backup(shard)));
         }
     }
 
@@ -201,11 +210,17 @@ impl Participant for Worker {
                 self.backward_done = true;
             }
             Input::Message { tag, head, body: Some(msg), .. } => self.pull(tag, head, msg, out),
-            Input::Message { from, tag, body: None, .. } => {
-                if let (FAREWELL, Some(shards)) = (tag.phase, &mut self.leaving) {
+            Input::Message { from, tag, body: None, .. } => match (tag.phase, &mut self.leaving) {
+                (FAREWELL, Some(shards)) => {
                     shards.remove(&from);
                 }
-            }
+                (ACKNOWLEDGED, _) if u64::from(tag.step) == self.step => {
+                    if let Some(unsaved) = self.unsaved.get_mut(tag.bucket as usize) {
+                        *unsaved = false;
+                    }
+                }
+                _ => {}
+            },
             Input::Done(op) => {
                 self.sends.remove(&op);
             }

@@ -1,0 +1,148 @@
+//! Runs that lose ranks at given moments, beside their prediction in virtual time.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use paceline_random::{Purpose, Stream};
+use paceline_statistics::{mean, median};
+use serde_json::{Value, json};
+
+use super::{Line, Report, Setup, number};
+use crate::process::{self, Outcome, last_json};
+
+/// Runs, and steps of each.
+const RUNS: u64 = 20;
+const STEPS: u64 = 3000;
+/// What the files of revocations say of regrouping: medians of `accept survive`, in seconds.
+const NOTICED: f64 = 0.001;
+const REGROUP: f64 = 0.005;
+
+/// Ways to average, and how many of their ranks may be lost.
+const WAYS: [(&str, u64); 2] = [
+    ("--strategy ps --servers 2 --backup 1 --elastic 2..4", 6),
+    ("--strategy ring-allreduce --elastic 2..4", 4),
+];
+
+/// Predicts runs and makes them.
+pub fn measure(setup: &Setup) -> Outcome<Report> {
+    let folder = setup.work("survive-predicted");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let calibration = folder.join("calibration.toml");
+    process::run(setup.program().args(["calibrate", "--quiet", "--out"]).arg(&calibration))?;
+    let mut report = Report { lines: Vec::new(), runs: Vec::new() };
+    let calm = |verb: &str, words: &str| -> Outcome<f64> {
+        number(&last_json(&mut command(setup, verb, words, &calibration))?, "/seconds/train")
+    };
+    let calm: Vec<[f64; 2]> = WAYS
+        .iter()
+        .map(|(words, _)| Ok::<_, String>([calm("simulate", words)?, calm("train", words)?]))
+        .collect::<Outcome<_>>()?;
+    report.runs.extend(WAYS.iter().zip(&calm).map(|((words, _), [predicted, took])| {
+        json!({"words": words, "revoke": [], "predicted_s": predicted, "took_s": took})
+    }));
+    let (mut errors, mut pauses) = (Vec::new(), [Vec::new(), Vec::new()]);
+    let first = setup.seed.unwrap_or(1);
+    for seed in first..first + setup.rounds.unwrap_or(RUNS) {
+        let (words, ranks) = WAYS[seed as usize % WAYS.len()];
+        let draw = Stream::new(seed, Purpose::Virtual);
+        // One loss, or two of different ranks apart from each other: a copy has to be made anew in between.
+        let one = draw.below(0, ranks);
+        let other = (one + 1 + draw.below(1, ranks - 1)) % ranks;
+        let at = |n: u64, from: f64| {
+            (from + 0.25 * draw.below(n, 1000) as f64 / 1000.0) * calm[seed as usize % WAYS.len()][1]
+        };
+        let mut lost = vec![(at(2, 0.1), one)];
+        // Of two servers only one can be lost.
+        if draw.below(3, 2) == 1 && other < 4 {
+            lost.push((at(4, 0.5), other));
+        }
+        let file = folder.join(format!("revoke-{seed}.toml"));
+        let entries = lost.iter().map(|(at, rank)| format!("[[revoke]]\nat-s = {at}\nrank = {rank}\n"));
+        let text =
+            format!("noticed-after-s = {NOTICED}\nregroup-s = {REGROUP}\n") + &entries.collect::<String>();
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let predicted =
+            last_json(command(setup, "simulate", words, &calibration).arg("--revoke").arg(&file))?;
+        let real = lose(&mut command(setup, "train", words, &calibration), &lost)?;
+        let (predicted_s, took_s) = (number(&predicted, "/seconds/train")?, number(&real, "/seconds/train")?);
+        errors.push((predicted_s / took_s - 1.0).abs());
+        for (pauses, result) in pauses.iter_mut().zip([&predicted, &real]) {
+            let changes = result["membership"].as_array().into_iter().flatten();
+            pauses.extend(changes.filter_map(|change| change["pause_s"].as_f64()));
+        }
+        println!("     {words}, {} lost: predicted {predicted_s:.3} s, took {took_s:.3} s", lost.len());
+        report.runs.push(json!({"seed": seed, "words": words, "revoke": lost, "predicted_s": predicted_s,
+            "took_s": took_s, "predicted_membership": predicted["membership"], "membership": real["membership"]}));
+    }
+    let claim = format!(
+        "{} runs that lose ranks: error of the predicted total time, mean (pauses: predicted {:.3} s, were {:.3} s)",
+        errors.len(),
+        median(&pauses[0]),
+        median(&pauses[1])
+    );
+    report.lines.push(Line { claim, reached: mean(&errors), wanted: 0.1, at_most: true });
+    Ok(report)
+}
+
+/// `train` or `simulate` with what all of these runs have.
+fn command(setup: &Setup, verb: &str, words: &str, calibration: &Path) -> Command {
+    let mut command = setup.program();
+    command.args([
+        verb,
+        "--data",
+        "digits",
+        "--model",
+        "mlp",
+        "--seed",
+        "3",
+        "--workers",
+        "4",
+        "--batch",
+        "32",
+    ]);
+    command.args(["--steps", &STEPS.to_string(), "--eval-every", "1000000"]).args(words.split(' '));
+    match verb {
+        "simulate" => command.arg("--quiet").arg("--calibration").arg(calibration),
+        _ => command.args(["--no-record", "--json"]),
+    };
+    command
+}
+
+/// Runs a command and kills its ranks at moments of the training clock, which begins with the first step.
+fn lose(command: &mut Command, lost: &[(f64, u64)]) -> Outcome<Value> {
+    let failed = |error: std::io::Error| format!("paceline could not be run: {error}");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(failed)?;
+    let id = child.id();
+    let out = BufReader::new(child.stdout.take().ok_or("no standard output")?);
+    let mut last = Value::Null;
+    std::thread::scope(|scope| {
+        let mut killers = None;
+        for line in out.lines().map_while(Result::ok) {
+            last = serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))?;
+            if last["type"] != "progress" || killers.is_some() {
+                continue;
+            }
+            let begun =
+                Instant::now().checked_sub(Duration::from_secs_f64(last["train_s"].as_f64().unwrap_or(0.0)));
+            let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+            // Ranks are started in their order, by the launcher's first thread.
+            let pids: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
+            killers = Some(scope.spawn(move || {
+                for (at, rank) in lost {
+                    let passed = begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
+                    std::thread::sleep(Duration::from_secs_f64((at - passed).max(0.0)));
+                    if let Some(pid) = pids.get(*rank as usize) {
+                        // It may be gone if the run was shorter than predicted.
+                        let _ = Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status();
+                    }
+                }
+            }));
+        }
+        Ok::<_, String>(())
+    })?;
+    child.wait().map_err(failed)?;
+    Ok(last)
+}
