@@ -255,7 +255,7 @@ pub(crate) mod tests {
         record.fail("at once", 4).unwrap();
         let store = Store::open(folder.path()).unwrap();
         let of = |run: &str| store.membership(&store.find(run).unwrap()).unwrap();
-        assert_eq!(of("changed"), [change.clone()]);
+        assert_eq!(of("changed"), std::slice::from_ref(&change));
         assert!(of("older").is_empty());
         let event = r#"{"type":"membership","change":{"at_s":1.0,"lost":[1],"workers":1,"step":7,"steps_anew":0,"pause_s":0.5}}"#;
         let insert = "INSERT INTO events (run, n, t_ns, type, event) VALUES (?1, 99, 0, 'membership', ?2)";

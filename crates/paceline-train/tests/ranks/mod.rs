@@ -38,6 +38,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         pipeline: None,
         cuts: Vec::new(),
         elastic: None,
+        revoke: None,
         shares: None,
         micro_batches: 1,
         servers,
