@@ -79,7 +79,7 @@ struct Case {
 }
 
 const CASES: [Case; 2] =
-    [Case { model: "lenet", steps: 20, wanted: 0.75 }, Case { model: "mlp", steps: 1_000, wanted: 0.5 }];
+    [Case { model: "lenet", steps: 12, wanted: 0.75 }, Case { model: "mlp", steps: 600, wanted: 0.5 }];
 
 /// Images as large as those that DDP has.
 const DATA: &str = "synthetic";
