@@ -2,17 +2,24 @@
 //!
 //! The engine runs on the thread that computes: while backward goes on it is called after each tensor,
 //! sends what is finished and takes in what has come; after backward it waits for what is missing.
+//!
+//! - [`greetings`]: what is said before the first step and after the last one
+//! - [`members`]: from one generation of members to the next
+//! - [`beside`]: where a script computes beside the rank
+
+mod beside;
+mod greetings;
+mod members;
 
 use std::collections::VecDeque;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_attach::Arrivals;
 use paceline_memory::TensorStorage;
 use paceline_protocol::{
-    Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank,
-    RankStanding, Region, Tag, Time, Trace, Work, WorkUnit,
+    Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region,
+    Tag, Time, Trace, Work, WorkUnit,
 };
 use paceline_record::TraceKind;
 use paceline_wire::{Body, Event, Span, Transport, WireError};
@@ -22,6 +29,7 @@ use crate::memory::{Bodies, Memory, span};
 use crate::meta::{ANSWER, GOODBYE, GREETING, RATE, pack, unpack};
 use crate::observe::Watch;
 use crate::segment::StepGate;
+use greetings::{GOODBYES, GREETINGS};
 
 /// Longest single wait, so that deadlines are looked at.
 const WAIT: Duration = Duration::from_millis(100);
@@ -31,20 +39,6 @@ const WAIT_OF_MEMBERS: Duration = Duration::from_millis(5);
 
 /// Least time without any progress before a run is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Longest wait beside a computation where its side cannot end the wait.
-const UNWOKEN: Duration = Duration::from_micros(200);
-
-/// Numbers of the goodbyes' sends, far from the participant's.
-const GOODBYES: u64 = 1 << 63;
-/// The number of greetings' sends: nobody waits until they have left.
-const GREETINGS: u64 = 1 << 62;
-/// Greetings of each peer, of which the fastest counts: at least, and at most if that takes no longer than the time
-/// behind them.
-const ROUNDS: [u32; 2] = [3, 20];
-const ROUNDS_TIME: Duration = Duration::from_millis(20);
-/// Longest time for all of them: who starts late is not waited for.
-const GREETING_TIME: Duration = Duration::from_secs(2);
 
 /// Seconds that a rank spent on others.
 #[derive(Clone, Debug, Default)]
@@ -216,117 +210,9 @@ impl Engine {
         (self.clock, self.silence) = (Instant::now(), Duration::ZERO);
     }
 
-    /// Lets another participant take over after a change of members, with connections of its own. Times and what is
-    /// recorded go by member, not by rank.
-    pub fn reconnect(
-        &mut self,
-        participant: Box<dyn Participant>,
-        transport: Box<dyn Transport>,
-        links: Vec<Rank>,
-        members: &[Rank],
-        generation: u32,
-    ) {
-        self.earlier = self.traffic();
-        if let Some(watch) = &mut self.watch {
-            watch.keep(&self.links, &*self.transport);
-        }
-        // Bodies may lie in memory of the connections.
-        self.bodies.clear();
-        self.later.clear();
-        (self.transport, self.links) = (transport, links);
-        self.departed = vec![false; members.len()];
-        self.rates = vec![1.0; members.len()];
-        self.succeed(participant, generation);
-        self.name_members(members);
-    }
-
-    /// Makes this the engine of a generation whose members may change: a peer that is gone ends the generation, and so does
-    /// the gate.
-    pub fn of_members(&mut self, members: &[Rank], generation: u32, gate: &Arc<StepGate>) {
-        (self.generation, self.gate) = (generation, Some(Arc::clone(gate)));
-        self.name_members(members);
-    }
-
-    fn name_members(&mut self, members: &[Rank]) {
-        let most = members.iter().max().map_or(0, |most| most + 1).max(self.times.wait_for.len());
-        self.times.wait_for.resize(most, Duration::ZERO);
-        if let Some(watch) = &mut self.watch {
-            watch.regroup(members, most);
-        }
-        self.members = Some(members.to_vec());
-    }
-
-    /// The number under which a rank is recorded.
-    fn recorded(&self, rank: Rank) -> Rank {
-        self.members.as_ref().and_then(|members| members.get(rank)).copied().unwrap_or(rank)
-    }
-
-    /// Where this rank's parameters stand.
-    pub fn standing(&self) -> RankStanding {
-        self.participant.standing()
-    }
-
-    /// Stops the participant where it is, as if it had lost a peer.
-    pub fn stop_here(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        (self.leaving, self.begin) = (0, None);
-        self.untouchable.clear();
-        self.deferred.clear();
-        if self.outcome.is_none() {
-            self.input(Input::Lost(0), memory)?;
-        }
-        Ok(())
-    }
-
     /// Lengths of the scratch buffers that the participant needs.
     pub fn scratch(&self) -> Vec<usize> {
         self.participant.scratch()
-    }
-
-    /// Greets every peer before the start, where somebody records: how long an empty message takes there and back is
-    /// what any message takes, and cannot be told from those of one length that carry something.
-    pub fn greet(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        if self.watch.is_none() {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        for peer in self.links.clone() {
-            self.greeted.push((peer, begun, 0));
-            self.send_greeting(peer);
-        }
-        while self.greeted.iter().any(|(_, _, round)| *round < ROUNDS[0]) {
-            let left = GREETING_TIME.saturating_sub(begun.elapsed());
-            let lost = self.later.iter().any(|event| matches!(event, Event::Lost { .. }));
-            if left.is_zero() || lost {
-                break;
-            }
-            self.exchange(Some(left.min(WAIT)), memory)?;
-        }
-        self.greeted.clear();
-        Ok(())
-    }
-
-    fn send_greeting(&mut self, peer: Rank) {
-        let Some(greeted) = self.greeted.iter_mut().find(|(to, _, _)| *to == peer) else { return };
-        greeted.1 = Instant::now();
-        let tag = Tag { generation: 0, step: greeted.2, bucket: 0, phase: GREETING };
-        // A peer that is gone is noticed by whoever needs it.
-        let _ = self.transport.send(peer, pack(tag, MessageHead::default(), false), Span::EMPTY, GREETINGS);
-    }
-
-    /// A greeting has come back: the next one leaves, if there are any more.
-    fn answered(&mut self, from: Rank, round: u32) {
-        let Some(greeted) = self.greeted.iter_mut().find(|(to, _, at)| (*to, *at) == (from, round)) else {
-            return;
-        };
-        greeted.2 += 1;
-        let (took, rounds) = (greeted.1.elapsed(), greeted.2);
-        if let Some(watch) = &mut self.watch {
-            watch.round_trip(from, took);
-        }
-        let more = rounds < ROUNDS[0] || rounds < ROUNDS[1] && took * rounds < ROUNDS_TIME;
-        if more {
-            self.send_greeting(from);
-        }
     }
 
     /// Starts the participant.
@@ -675,37 +561,6 @@ impl Engine {
         self.begin.as_ref()
     }
 
-    /// Exchanges what can be exchanged while somebody else computes, waiting a while for a message, or for what the
-    /// computing side has said. Time spent waiting here is nobody's. Whether the run is over.
-    pub fn wait_beside(&mut self, wait: Duration, memory: &mut dyn Memory) -> Result<bool, TrainError> {
-        self.poll(memory)?;
-        if self.outcome.is_some() {
-            return Ok(true);
-        }
-        let wait = if self.woken { wait } else { wait.min(UNWOKEN) };
-        // The core is theirs who compute.
-        self.transport.keep_busy(false);
-        let waited = self.exchange(Some(wait), memory);
-        self.transport.keep_busy(true);
-        waited?;
-        self.silence = Duration::ZERO;
-        Ok(self.outcome.is_some())
-    }
-
-    /// Tells every peer what this rank's learning rate is from now on, as a multiple of its first one.
-    pub fn tell_rate(&mut self, rank: Rank, rate: f64) -> Result<(), TrainError> {
-        if self.rates[rank] == rate {
-            return Ok(());
-        }
-        self.rates[rank] = rate;
-        let tag = Tag { generation: self.generation, step: 0, bucket: 0, phase: RATE };
-        let head = MessageHead { unit: rate.to_bits(), ..MessageHead::default() };
-        for &to in &self.links {
-            self.transport.send(to, pack(tag, head, false), Span::EMPTY, GREETINGS)?;
-        }
-        Ok(())
-    }
-
     /// Whether bodies of this rank can stay where they are while peers take them in.
     pub fn lends(&self) -> bool {
         self.transport.lends()
@@ -719,11 +574,6 @@ impl Engine {
             self.transport.lend(span(Region { buf, offset: 0, len: 0 }).buffer, file)?;
         }
         Ok(())
-    }
-
-    /// Lets waits beside a computation end when a stream has something to read; none takes that back.
-    pub fn wake_by(&mut self, stream: Option<Arc<UnixStream>>) {
-        self.woken = self.transport.wake_by(stream);
     }
 
     /// Whether the participant has finished; an error if it could not go on.
@@ -746,37 +596,5 @@ impl Engine {
     /// Tells the engine that it was left alone on purpose (an evaluation): silence meanwhile is no loss.
     pub fn rest(&mut self) {
         self.silence = Duration::ZERO;
-    }
-
-    /// Sees that everything has left: to be called before a pause, in which nothing moves.
-    pub fn settle(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        while self.leaving > 0 {
-            self.wait(memory)?;
-        }
-        Ok(())
-    }
-
-    /// Says goodbye to every peer and sees that it has left. Where the run ended because a worker has left, peers may
-    /// still be sending: what they send is taken until they have said goodbye as well, since a connection that is
-    /// closed with something unread takes with it what was sent.
-    pub fn finish(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        let tag = Tag { generation: 0, step: 0, bucket: 0, phase: GOODBYE };
-        for to in self.links.clone() {
-            let op = GOODBYES + to as u64;
-            if self.transport.send(to, pack(tag, MessageHead::default(), false), Span::EMPTY, op).is_ok() {
-                self.goodbyes.push(to);
-            }
-        }
-        let start = Instant::now();
-        let early = self.left().is_some();
-        while start.elapsed() < Duration::from_secs(2)
-            && (!self.goodbyes.is_empty() || early && self.links.iter().any(|&peer| !self.departed[peer]))
-        {
-            self.exchange(Some(WAIT), memory)?;
-        }
-        if let Some(watch) = &self.watch {
-            watch.publish(&self.links, &*self.transport);
-        }
-        Ok(())
     }
 }

@@ -233,16 +233,9 @@ impl Update {
             Rule::Add => add(params, grads),
             Rule::Optimise(own) => {
                 let lr = own.lr(step, whole);
-                let range = self.ranges.entry(offset).or_insert_with(|| {
-                    Range::known(
-                        &self.taken_over,
-                        self.inherited.as_ref(),
-                        own.blocks(),
-                        offset,
-                        params.len(),
-                        step,
-                    )
-                });
+                let known = (&self.taken_over[..], self.inherited.as_ref());
+                let range =
+                    Range::among(&mut self.ranges, known, own.blocks(), offset..offset + params.len(), step);
                 range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
             }
             Rule::Script(own) => {
@@ -273,16 +266,9 @@ impl Update {
         match &self.rule {
             // What an optimiser remembers in several blocks is not in one piece for a piece of the parameters.
             Rule::Optimise(own) if body.is_lent() && own.blocks() <= 1 && params.len() == body.len() => {
-                let range = self.ranges.entry(offset).or_insert_with(|| {
-                    Range::known(
-                        &self.taken_over,
-                        self.inherited.as_ref(),
-                        own.blocks(),
-                        offset,
-                        params.len(),
-                        step,
-                    )
-                });
+                let known = (&self.taken_over[..], self.inherited.as_ref());
+                let range =
+                    Range::among(&mut self.ranges, known, own.blocks(), offset..offset + params.len(), step);
                 range.apply_lent(own, own.lr(step, whole), params, body, piece);
                 self.hold(offset, params);
             }
@@ -303,17 +289,20 @@ impl PlanOptimiser {
 }
 
 impl Range {
-    /// What was remembered of the range by somebody else, before its update of a step.
-    fn known(
-        taken_over: &[Vec<f32>],
-        inherited: Option<&Self>,
+    /// That of these elements; before its first update, in this step, with what somebody else remembers of it: who handed
+    /// everything over, or whom it was inherited from.
+    fn among<'r>(
+        ranges: &'r mut HashMap<usize, Self>,
+        (taken_over, inherited): (&[Vec<f32>], Option<&Self>),
         blocks: usize,
-        offset: usize,
-        len: usize,
+        elements: ops::Range<usize>,
         step: u64,
-    ) -> Self {
-        let taken_over = Self::taken_over(taken_over, blocks, offset, len, step);
-        taken_over.or_else(|| Some(inherited?.part(offset, len, blocks))).unwrap_or_default()
+    ) -> &'r mut Self {
+        let (offset, len) = (elements.start, elements.len());
+        ranges.entry(offset).or_insert_with(|| {
+            let taken_over = Self::taken_over(taken_over, blocks, offset, len, step);
+            taken_over.or_else(|| Some(inherited?.part(offset, len, blocks))).unwrap_or_default()
+        })
     }
 
     /// What was taken over of the range before its update of a step: every step before that was an update.

@@ -1,14 +1,12 @@
 //! Runs that lose ranks at given moments, beside their prediction in virtual time.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use paceline_random::{Purpose, Stream};
 use paceline_statistics::{mean, median};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Line, Report, Setup, number};
 use crate::process::{self, Outcome, last_json};
@@ -19,6 +17,9 @@ const STEPS: u64 = 3000;
 /// What the files of revocations say of regrouping: medians of `accept survive`, in seconds.
 const NOTICED: f64 = 0.001;
 const REGROUP: f64 = 0.005;
+
+/// What the file says of a worker that comes back.
+const BACK: &str = "back-after-s = 0.3\n";
 
 /// Ways to average, and how many of their ranks may be lost.
 const WAYS: [(&str, u64); 2] = [
@@ -60,13 +61,17 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
             lost.push((at(4, 0.5), other));
         }
         let file = folder.join(format!("revoke-{seed}.toml"));
-        let entries = lost.iter().map(|(at, rank)| format!("[[revoke]]\nat-s = {at}\nrank = {rank}\n"));
+        // Some workers come back.
+        let back = |rank: u64| if draw.below(5 + rank, 2) == 1 && rank < 4 { BACK } else { "" };
+        let entry =
+            |(at, rank): &(f64, u64)| format!("[[revoke]]\nat-s = {at}\nrank = {rank}\n{}", back(*rank));
+        let entries = lost.iter().map(entry);
         let text =
             format!("noticed-after-s = {NOTICED}\nregroup-s = {REGROUP}\n") + &entries.collect::<String>();
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let predicted =
             last_json(command(setup, "simulate", words, &calibration).arg("--revoke").arg(&file))?;
-        let real = lose(&mut command(setup, "train", words, &calibration), &lost)?;
+        let real = last_json(command(setup, "train", words, &calibration).arg("--revoke").arg(&file))?;
         let (predicted_s, took_s) = (number(&predicted, "/seconds/train")?, number(&real, "/seconds/train")?);
         errors.push((predicted_s / took_s - 1.0).abs());
         for (pauses, result) in pauses.iter_mut().zip([&predicted, &real]) {
@@ -106,43 +111,7 @@ fn command(setup: &Setup, verb: &str, words: &str, calibration: &Path) -> Comman
     command.args(["--steps", &STEPS.to_string(), "--eval-every", "1000000"]).args(words.split(' '));
     match verb {
         "simulate" => command.arg("--quiet").arg("--calibration").arg(calibration),
-        _ => command.args(["--no-record", "--json"]),
+        _ => command.args(["--no-record", "--quiet"]),
     };
     command
-}
-
-/// Runs a command and kills its ranks at moments of the training clock, which begins with the first step.
-fn lose(command: &mut Command, lost: &[(f64, u64)]) -> Outcome<Value> {
-    let failed = |error: std::io::Error| format!("paceline could not be run: {error}");
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(failed)?;
-    let id = child.id();
-    let out = BufReader::new(child.stdout.take().ok_or("no standard output")?);
-    let mut last = Value::Null;
-    std::thread::scope(|scope| {
-        let mut killers = None;
-        for line in out.lines().map_while(Result::ok) {
-            last = serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))?;
-            if last["type"] != "progress" || killers.is_some() {
-                continue;
-            }
-            let begun =
-                Instant::now().checked_sub(Duration::from_secs_f64(last["train_s"].as_f64().unwrap_or(0.0)));
-            let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-            // Ranks are started in their order, by the launcher's first thread.
-            let pids: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
-            killers = Some(scope.spawn(move || {
-                for (at, rank) in lost {
-                    let passed = begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
-                    std::thread::sleep(Duration::from_secs_f64((at - passed).max(0.0)));
-                    if let Some(pid) = pids.get(*rank as usize) {
-                        // It may be gone if the run was shorter than predicted.
-                        let _ = Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status();
-                    }
-                }
-            }));
-        }
-        Ok::<_, String>(())
-    })?;
-    child.wait().map_err(failed)?;
-    Ok(last)
 }

@@ -96,7 +96,7 @@ fn networks_and_hosts_that_cannot_be_are_refused_with_the_reason() {
 fn the_choice_of_paths_is_the_same_in_virtual_time_and_is_shown_and_explained() {
     for (words, averaging) in [
         ("--transport shm", "auto: direct"),
-        ("--transport tcp", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
+        ("--transport tcp", "auto: halving-doubling below 16 KiB, else direct"),
         ("--network 10gbit,20us", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
         ("--network 10gbit,20us --hosts 2", "auto: hierarchical"),
     ] {
