@@ -65,12 +65,12 @@ fn the_choice_of_paths_is_in_the_plan_and_in_no_plan_of_a_named_strategy() {
     for (settings, averaging) in [
         ("workers=4 transport=shm", "auto: direct"),
         ("workers=4 transport=inproc", "auto: direct"),
-        ("workers=4 transport=tcp", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
+        ("workers=4 transport=tcp", "auto: halving-doubling below 16 KiB, else direct"),
         (
             "workers=4 transport=shm network=10gbit",
             "auto: halving-doubling below 64 KiB, else ring-allreduce",
         ),
-        ("workers=6 transport=tcp", "auto: tree below 16 KiB, else ring-allreduce"),
+        ("workers=6 transport=tcp", "auto: tree below 16 KiB, else direct"),
         ("workers=4 transport=shm network=10gbit hosts=2", "auto: hierarchical"),
         ("workers=4 transport=tcp hosts=0,0,0,1", "auto: hierarchical"),
         ("workers=2 transport=tcp", "auto: direct"),
@@ -80,7 +80,7 @@ fn the_choice_of_paths_is_in_the_plan_and_in_no_plan_of_a_named_strategy() {
         ),
         // Whoever computes the shares, the sums are made along the same paths.
         ("workers=2 shares=4 transport=shm", "auto: direct"),
-        ("workers=2 shares=4 transport=tcp", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
+        ("workers=2 shares=4 transport=tcp", "auto: halving-doubling below 16 KiB, else direct"),
         ("workers=1 transport=tcp", "single"),
     ] {
         let plan = planned(&format!("strategy=auto {settings}"));

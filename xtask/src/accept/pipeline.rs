@@ -70,9 +70,9 @@ struct Speed {
 
 /// A side's speed in each round.
 #[derive(Default)]
-struct Rounds(Vec<Speed>);
+struct SpeedSamples(Vec<Speed>);
 
-impl Rounds {
+impl SpeedSamples {
     fn push(&mut self, side: &str, speed: Speed) {
         println!(
             "     {side}: {:.1}% of s times one worker, balance {:.1}%, {:.1}% of what is possible",
@@ -131,7 +131,7 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
 fn beside(setup: &Setup, peers: &Peers<'_>, case: &Case, report: &mut Report) -> Outcome {
     let cuts = automatic(setup, case)?;
     println!("     {} stages, cut before {cuts}", case.stages);
-    let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
+    let (mut ours, mut theirs) = (SpeedSamples::default(), SpeedSamples::default());
     for round in 0..setup.rounds.unwrap_or(ROUNDS).max(1) {
         ours.push("ours", own(peers, round, case, &cuts, &mut report.runs)?);
         theirs.push("torch's Schedule1F1B over gloo", peer(peers, round, case, &cuts, &mut report.runs)?);
