@@ -219,13 +219,13 @@ impl ElasticRun {
 
     /// A process of a member was started: it comes back, or is new.
     pub fn started(&mut self, member: MemberId) {
-        self.states[member] = MemberState::Starting;
+        (self.states[member], self.drained[member]) = (MemberState::Starting, false);
         self.addresses[member].clear();
     }
 
-    /// Whether a member's process was started, and does not listen yet: the run does not rest on it.
-    pub fn is_starting(&self, member: MemberId) -> bool {
-        self.states[member] == MemberState::Starting
+    /// Whether a member's process was started, and was not told yet to take part: the run does not rest on it.
+    pub fn is_coming(&self, member: MemberId) -> bool {
+        matches!(self.states[member], MemberState::Starting | MemberState::Waiting)
     }
 
     /// A member that was started listens: it is admitted, if there is room.
@@ -253,7 +253,9 @@ impl ElasticRun {
 
     /// Members are to leave: they end when the run can do without them.
     pub fn drain(&mut self, members: &[MemberId], at_s: f64) -> Commands {
-        let leaves = |member: &&MemberId| self.takes_part(**member) && !self.drained[**member];
+        let leaves = |member: &&MemberId| {
+            self.takes_part(**member) && !self.is_gone(**member) && !self.drained[**member]
+        };
         let leaving: Vec<MemberId> = members.iter().filter(leaves).copied().collect();
         if self.concluded || leaving.is_empty() {
             return Vec::new();

@@ -24,12 +24,19 @@ pub(crate) struct Host {
     pub ending: Option<String>,
     /// Whether it goes as soon as its ranks have handed over what they have.
     pub leaving: bool,
+    /// Whether a rank of it could not begin: it is given no other ones.
+    pub unfit: bool,
 }
 
 impl Host {
     /// Name and address, for people.
     pub fn label(&self) -> String {
         format!("{} ({})", self.name, self.line.remote().ip())
+    }
+
+    /// Whether ranks can be started there.
+    pub fn takes_ranks(&self) -> bool {
+        !self.quiet && !self.leaving && !self.unfit
     }
 }
 
@@ -164,7 +171,7 @@ impl Hosts {
         let hosts = self.planned.max(host + 1);
         line.say(joining::encode(&HostCommand::Welcome { name, run, host, hosts, under_way }, &[]));
         let name = excerpt(&greeting.name);
-        let joined = Host { id, name, line, quiet: false, ending: None, leaving: false };
+        let joined = Host { id, name, line, quiet: false, ending: None, leaving: false, unfit: false };
         let label = joined.label();
         self.seats.resize_with(self.seats.len().max(host), || None);
         self.seats[host - 1] = Some(joined);

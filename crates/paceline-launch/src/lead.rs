@@ -149,7 +149,7 @@ impl<'l, 'w> Lead<'l, 'w> {
                     }
                     return Ok(None);
                 }
-                if let (RankEvent::Failed { message, .. }, true) = (&said, self.watch.is_starting(rank)) {
+                if let (RankEvent::Failed { message, .. }, true) = (&said, self.watch.is_coming(rank)) {
                     self.report_failed(rank, message, report);
                     return Ok(None);
                 }
@@ -245,6 +245,9 @@ impl<'l, 'w> Lead<'l, 'w> {
             return self.start(rank).map(|()| None);
         }
         if !self.watch.gather.gave_account(rank) {
+            if self.watch.is_coming(rank) {
+                self.ranks.unfit(rank);
+            }
             let how = self.ranks.status(rank);
             let commands = self.watch.members_lost(vec![(rank, how)]);
             self.tell_members(commands)?;
@@ -287,10 +290,10 @@ impl<'l, 'w> Lead<'l, 'w> {
         }
         for host in self.ranks.leaving() {
             let (_, ranks) = self.ranks.host(host);
-            let (active, idle): (Vec<_>, Vec<_>) =
-                ranks.into_iter().partition(|rank| self.watch.takes_part(*rank));
-            idle.into_iter().for_each(|rank| self.ranks.signal(rank, ProcessSignal::Kill));
-            let commands = self.watch.members_leave(&active);
+            let (coming, here): (Vec<_>, Vec<_>) =
+                ranks.into_iter().partition(|rank| self.watch.is_coming(*rank));
+            coming.into_iter().for_each(|rank| self.ranks.signal(rank, ProcessSignal::Kill));
+            let commands = self.watch.members_leave(&here);
             self.tell_members(commands)?;
         }
         Ok(())

@@ -297,8 +297,7 @@ impl Ranks {
 
     /// Where a rank's process is started: on the machine that it had, else on the one that has the fewest ranks.
     pub fn host_for(&self, rank: usize) -> usize {
-        let there = |host: &Host| !host.quiet && !host.leaving;
-        let others = self.hosts.iter().flat_map(Hosts::others).filter(|(_, host)| there(host));
+        let others = self.hosts.iter().flat_map(Hosts::others).filter(|(_, host)| host.takes_ranks());
         let hosts: Vec<usize> = std::iter::once(0).chain(others.map(|(host, _)| host)).collect();
         let before = self.layout[rank].filter(|host| hosts.contains(host));
         before.or_else(|| hosts.into_iter().min_by_key(|host| self.of(*host).len())).unwrap_or(0)
@@ -311,10 +310,16 @@ impl Ranks {
 
     /// A machine that has no ranks: it waits until it is needed.
     pub fn idle(&self) -> Option<usize> {
-        let idle = |(number, host): &(usize, &Host)| {
-            !host.leaving && !host.quiet && !self.layout.contains(&Some(*number))
-        };
+        let idle =
+            |(number, host): &(usize, &Host)| host.takes_ranks() && !self.layout.contains(&Some(*number));
         self.hosts.iter().flat_map(Hosts::others).find(idle).map(|(host, _)| host)
+    }
+
+    /// A rank could not begin: its machine is given no other ones.
+    pub fn unfit(&mut self, rank: usize) {
+        if let Some(there) = self.layout[rank].and_then(|host| self.there(host)) {
+            there.unfit = true;
+        }
     }
 
     /// Machines that are to leave.

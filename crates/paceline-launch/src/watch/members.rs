@@ -128,14 +128,9 @@ impl Watch<'_> {
         self.elastic.as_ref().is_some_and(|elastic| elastic.is_gone(rank) && !elastic.is_over())
     }
 
-    /// Whether a member takes part in the present generation.
-    pub(crate) fn takes_part(&self, rank: usize) -> bool {
-        self.elastic.as_ref().is_some_and(|elastic| elastic.takes_part(rank))
-    }
-
-    /// Whether a member's process was started while the run is under way, and does not listen yet.
-    pub(crate) fn is_starting(&self, rank: usize) -> bool {
-        self.elastic.as_ref().is_some_and(|elastic| elastic.is_starting(rank))
+    /// Whether a member's process was started, and was not told yet to take part in the run under way.
+    pub(crate) fn is_coming(&self, rank: usize) -> bool {
+        self.connected && self.elastic.as_ref().is_some_and(|elastic| elastic.is_coming(rank))
     }
 
     /// The training clock now, in seconds; none before training has begun.

@@ -1,11 +1,16 @@
 //! Elastic runs over several machines, all of them on loopback: whichever rank or machine is lost, leaves or joins late, the
 //! run ends with the parameters that it would have had.
 
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use crate::aftermath::Scene;
+use crate::bad_input::write_mnist;
 use crate::machines::{Listening, Process, all_gone, error};
-use crate::support::{Ran, result, signal};
+use crate::namespaces::Machines;
+use crate::support::{PATIENCE, Ran, result, signal};
 
 const HERE: &str = "127.0.0.1:0";
 /// Four workers with steps so long that whoever comes late finds the run under way: only the clock knows of the straggler.
@@ -45,15 +50,15 @@ impl<'a> Run<'a> {
             let lines = text.lines().filter(|line| line.contains(r#""type":"membership""#));
             lines.map(str::to_owned).nth(before)
         };
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         loop {
             if let Some(line) = told(&self.listening.launcher.stdout()) {
                 return serde_json::from_str::<Value>(&line).unwrap()["change"].clone();
             }
             let launcher = &self.listening.launcher;
             let text = || format!("{}\n{}", launcher.stdout(), launcher.stderr());
-            assert!(begun.elapsed() < crate::support::PATIENCE, "no change: {}", text());
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            assert!(begun.elapsed() < PATIENCE, "no change: {}", text());
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -83,6 +88,13 @@ fn same(changed: &Value, calm: &Value) {
 /// What a run of these words comes to on one machine when nothing happens to it.
 fn calm(words: &str) -> Value {
     result(&format!("train --quiet --no-record {}", words.replace("--backup 1", "")))
+}
+
+/// A key file of this scene.
+fn key(scene: &Scene) -> String {
+    let path = scene.file("key.toml", &"a".repeat(64));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path
 }
 
 fn numbers(members: &[u64]) -> Value {
@@ -166,6 +178,35 @@ fn a_machine_that_stands_still_is_given_up_and_ends_by_itself_when_it_goes_on() 
 }
 
 #[test]
+fn a_machine_behind_a_cut_link_is_lost_and_another_one_joins_once_the_link_is_mended() {
+    let Some(machines) = Machines::new(3) else { return };
+    let words = format!("{WORDS} --strategy ring-allreduce");
+    let scene = Scene::new();
+    let (own, at) = (scene.environment(), format!("{}:7700", machines.address(0)));
+    let train = format!("--hosts 3 --key-file {} {words} {SLOW} --elastic 1..4", key(&scene));
+    let listening = Listening::start_with(&machines.on(0), &at, &train, &own);
+    let join = |host: usize| listening.join_with(&machines.on(host), &format!("--host {host}"), &own);
+    let (machine, other) = (join(1), join(2));
+    listening.launcher.trains_on();
+    let ranks = machine.children();
+    machines.cut(1);
+    // Both sides notice by themselves.
+    listening.launcher.prints(r#""type":"membership""#, 0);
+    let (code, _, text) = machine.end();
+    assert!(code == 4 && error(&text).contains("nothing was heard from it for"), "{text}");
+    all_gone(&ranks);
+    machines.heal(1);
+    let late = join(1);
+    late.says("runs worker 2 here");
+    let run = Run { scene: &scene, listening, joiners: vec![other, late] };
+    assert_eq!(run.change(0)["lost"], numbers(&[2]));
+    assert_eq!(run.change(1)["joined"], numbers(&[2]));
+    let (_, joiners) = run.end(&calm(&words));
+    assert!(joiners.iter().all(|(code, text)| *code == 0 && text.contains("ended well")), "{joiners:?}");
+    machines.are_empty();
+}
+
+#[test]
 fn a_machine_that_joins_late_takes_the_place_of_a_lost_one() {
     for (words, lost) in [
         ("--strategy ring-allreduce --optimizer adam --lr 0.001", &[2, 3][..]),
@@ -178,8 +219,7 @@ fn a_machine_that_joins_late_takes_the_place_of_a_lost_one() {
         drop(run.joiners.remove(0));
         assert_eq!(run.change(0)["lost"], numbers(lost));
         // Whoever does not hold the key stays outside, and changes nothing.
-        let key = scene.file("wrong.toml", &"a".repeat(64));
-        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let key = key(&scene);
         let wrong = format!("join {} --key-file {key}", run.listening.address);
         let (code, _, text) = Process::start(&[], &wrong, &scene.environment()).end();
         assert!(code == 6 && error(&text).contains("wrong key"), "{text}");
@@ -224,7 +264,8 @@ fn a_machine_that_waits_steps_in_where_the_run_could_not_go_on_without_it() {
 
 #[test]
 fn a_machine_that_is_asked_to_end_hands_over_and_leaves_and_another_one_adds_workers() {
-    let words = "--workers 2 --shares 4 --batch 8 --bucket 32KiB --steps 120 --seed 5 --strategy ring-allreduce";
+    let words =
+        "--workers 2 --shares 4 --batch 8 --bucket 32KiB --steps 120 --seed 5 --strategy ring-allreduce";
     let scene = Scene::new();
     let mut run = Run::start(&scene, &format!("{words} {SLOW} --elastic 1..3"), 2, "");
     run.listening.launcher.trains_on();
@@ -253,19 +294,56 @@ fn a_machine_that_is_asked_to_end_hands_over_and_leaves_and_another_one_adds_wor
 }
 
 #[test]
-fn a_machine_that_cannot_take_part_is_named_and_the_run_goes_on() {
-    let words = format!("{WORDS} --strategy ring-allreduce");
+fn ranks_of_other_machines_are_revoked_come_back_and_are_drained() {
+    let words = format!("{WORDS} --strategy halving-doubling --momentum 0.9");
     let scene = Scene::new();
-    let mut run = Run::start(&scene, &format!("{words} {SLOW} --elastic 2..4"), 2, "");
-    run.listening.launcher.trains_on();
-    drop(run.joiners.remove(0));
-    assert_eq!(run.change(0)["workers"], 2);
-    // Its ranks die as soon as they begin.
-    let late = run.join("", "2:0,3:0");
-    late.says("runs worker 2, worker 3 here");
-    run.listening.launcher.trains_on();
-    run.joiners.push(late);
+    let revoke = "[[revoke]]\nat-s = 0.2\nrank = 3\nback-after-s = 0.2\n";
+    let file = scene.file("revoke.toml", revoke);
+    let run = Run::start(&scene, &format!("{words} {SLOW} --elastic 2..4 --revoke {file}"), 2, "");
+    assert_eq!(run.change(0)["lost"], numbers(&[3]));
+    assert_eq!(run.change(1)["joined"], numbers(&[3]));
+    let drained = scene.run("drain last 2", &[]);
+    assert_eq!(drained.code, 0, "{}", drained.stderr);
+    assert_eq!(run.change(2)["left"], numbers(&[2]));
     let (changed, joiners) = run.end(&calm(&words));
-    assert_eq!(changed["membership"].as_array().unwrap().len(), 1);
-    assert_eq!(joiners[0].0, 0, "{}", joiners[0].1);
+    assert_eq!(changed["membership"].as_array().unwrap().len(), 3);
+    assert!(joiners[0].0 == 0 && joiners[0].1.contains("ended well"), "{joiners:?}");
+}
+
+#[test]
+fn machines_that_an_engine_has_started_cannot_change() {
+    let environment = [("MASTER_ADDR", "127.0.0.1"), ("WORLD_SIZE", "2"), ("RANK", "0")];
+    let words = "train --engine torchrun --workers 2 --elastic 1..2 --steps 5";
+    let (code, _, text) = Process::start(&[], words, &environment).end();
+    assert!(code == 3 && error(&text).contains("an engine ends all processes of a job"), "{text}");
+}
+
+#[test]
+fn a_machine_that_cannot_take_part_is_named_and_the_run_goes_on() {
+    let data = tempfile::tempdir().unwrap();
+    write_mnist(data.path());
+    let (here, nowhere) = (data.path().display(), data.path().join("nowhere").display().to_string());
+    let words = format!("{WORDS} --data mnist --strategy ring-allreduce");
+    let scene = Scene::new();
+    let train = format!("--hosts 2 {words} {SLOW} --elastic 2..4 --data-dir {here}");
+    let listening = Listening::start_with(&[], HERE, &train, &scene.environment());
+    let mut run = Run { scene: &scene, listening, joiners: Vec::new() };
+    let machine = run.join(&format!("--data-dir {here}"), "");
+    run.listening.launcher.trains_on();
+    drop(machine);
+    assert_eq!(run.change(0)["workers"], 2);
+    // One has no dataset, on the other one ranks die as soon as they begin; a third one is as it should be.
+    let without = run.join(&format!("--data-dir {nowhere}"), "");
+    let failed = run.listening.launcher.prints(r#""state":"failed""#, 0);
+    assert!(failed.contains("worker ") && failed.contains("mnist"), "{failed}");
+    let dying = run.join(&format!("--data-dir {here}"), "2:0,3:0");
+    dying.says("runs worker 2");
+    run.listening.launcher.trains_on();
+    let late = run.join(&format!("--data-dir {here}"), "");
+    run.listening.launcher.prints(r#""joined":["#, 0);
+    run.joiners.extend([without, dying, late]);
+    let (changed, joiners) = run.end(&calm(&format!("{words} --data-dir {here}")));
+    let lost = changed["membership"].as_array().unwrap().iter().flat_map(|change| members(&change["lost"]));
+    assert_eq!(lost.collect::<Vec<_>>(), [2, 3], "who never took part is not lost");
+    assert!(joiners.iter().all(|(code, _)| *code == 0), "{joiners:?}");
 }
