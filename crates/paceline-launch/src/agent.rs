@@ -15,7 +15,6 @@ use paceline_wire::Key;
 use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link, may_come_yet};
 use serde_json::json;
 
-use crate::control::RankEvent;
 use crate::devices::ScriptConditions;
 use crate::engine::EngineTask;
 use crate::error::LaunchError;
@@ -24,7 +23,7 @@ use crate::joining::{self, Greeting, HostCommand, HostEvent, RunEnd, Version, ex
 use crate::nodes::node::Node;
 use crate::processes::{ProcessEvent, RankProcesses};
 use crate::rank::role;
-use crate::ranks::{left, orders};
+use crate::ranks::{RankOrders, left};
 
 const REDIAL: Duration = Duration::from_millis(200);
 /// How often a request to stop is looked for.
@@ -69,6 +68,8 @@ impl Join {
 pub enum Joined {
     /// A run has ended well; the ranks that this host had are told in words.
     Run { run: String, host: usize, ranks: String, result: serde_json::Value },
+    /// This machine has left a run that goes on without it.
+    Left { run: String, host: usize },
     /// A study is over, of which this was a node that made so many runs.
     Study { node: usize, runs: u64 },
 }
@@ -80,6 +81,7 @@ impl Joined {
             Self::Run { run, host, result, .. } => {
                 json!({ "type": "joined", "run": run, "host": host, "result": result })
             }
+            Self::Left { run, host } => json!({ "type": "left", "run": run, "host": host }),
             Self::Study { node, runs } => json!({ "type": "served", "node": node, "runs": runs }),
         }
     }
@@ -88,6 +90,9 @@ impl Joined {
     pub fn words(&self) -> String {
         let (run, host, ranks, result) = match self {
             Self::Run { run, host, ranks, result } => (run, host, ranks, result),
+            Self::Left { run, host } => {
+                return format!("run {run} goes on without this machine, which was host {host}");
+            }
             Self::Study { node, runs } => {
                 return format!("the study is over; this was node {node}, and made {runs} of its runs");
             }
@@ -101,7 +106,7 @@ impl Joined {
         let train_s = result["seconds"]["train"].as_f64().unwrap_or(f64::NAN);
         format!(
             "run {run} ended well: {accuracy}{samples} samples in {steps} steps, {train_s:.2} s of training; this \
-             was host {host} with {ranks}"
+             was host {host} {ranks}"
         )
     }
 }
@@ -133,9 +138,21 @@ pub fn join_over(mut link: Link, join: &Join, tell: &mut dyn FnMut(&str)) -> Res
     let hear = move |heard| drop(from_launcher.send(AgentInput::Launcher(heard)));
     let line = Line::new(link, joining::LARGEST, HeartbeatTiming::default(), hear)?;
     let launcher = line.remote().to_string();
-    let mut agent = Agent { join, line, launcher, run: String::new(), host: 0, processes: None, sender };
+    let mut agent = Agent {
+        join,
+        line,
+        launcher,
+        run: String::new(),
+        host: 0,
+        elastic: false,
+        processes: None,
+        ranks: String::new(),
+        unheard: 0,
+        leaving: false,
+        sender,
+    };
     let done = agent.take_part(&heard, tell);
-    if let Some((mut processes, _)) = agent.processes.take() {
+    if let Some(mut processes) = agent.processes.take() {
         processes.end(if done.is_ok() { Duration::from_secs(2) } else { Duration::ZERO });
     }
     agent.line.close();
@@ -182,8 +199,15 @@ struct Agent<'a> {
     launcher: String,
     run: String,
     host: usize,
-    /// The processes, and their ranks in words.
-    processes: Option<(RankProcesses, String)>,
+    /// Whether members of the run may change.
+    elastic: bool,
+    processes: Option<RankProcesses>,
+    /// The ranks that it has had, in words.
+    ranks: String,
+    /// Ends of processes, and of what they say, that are still to come.
+    unheard: usize,
+    /// Whether it goes as soon as its ranks have ended.
+    leaving: bool,
     sender: Sender<AgentInput>,
 }
 
@@ -197,7 +221,10 @@ impl Agent<'_> {
         // The line tells when the launcher is lost, so this does not wait forever.
         loop {
             if self.join.interrupt.requested() && !std::mem::replace(&mut passed_on, true) {
-                self.interrupted();
+                self.interrupted(tell);
+            }
+            if self.leaving && self.unheard == 0 {
+                return Ok(Joined::Left { run: self.run.clone(), host: self.host });
             }
             let heard = match heard_of.recv_timeout(LOOK) {
                 Ok(heard) => heard,
@@ -256,23 +283,25 @@ impl Agent<'_> {
                 let address = self.launcher.clone();
                 return Err(LaunchError::NotAdmitted { address, message, hint });
             }
-            HostCommand::Welcome { name, run, host, hosts } => {
+            HostCommand::Welcome { name, run, host, hosts, under_way } => {
                 self.launcher = format!("{} ({})", excerpt(&name), self.launcher);
+                let waits = if under_way { ", which is under way: waits until it is needed" } else { "" };
                 tell(&format!(
-                    "joined {} as host {host} of {hosts} (0 to {}), run {}",
+                    "joined {} as host {host} of {hosts} (0 to {}), run {}{waits}",
                     self.launcher,
                     hosts - 1,
                     excerpt(&run)
                 ));
                 (self.run, self.host) = (run, host);
             }
-            HostCommand::Start { plan, ranks, key, recording } => {
-                let words = words(&plan, &ranks);
-                match self.start(&plan, &ranks, key, recording) {
-                    Ok(processes) => {
+            HostCommand::Start { plan, ranks, begin, key, recording } => {
+                self.elastic = plan.elastic.is_some();
+                self.ranks = format!("with {}", words(&plan, &ranks));
+                let here = words(&plan, &begin);
+                match self.start(plan, (&ranks, &begin), key, recording) {
+                    Ok(()) => {
                         self.join.interrupt.arm();
-                        tell(&format!("runs {words} here"));
-                        self.processes = Some((processes, words));
+                        tell(&format!("runs {here} here"));
                     }
                     Err(e) => {
                         let message = format!("{e}; {}", e.hint());
@@ -281,10 +310,13 @@ impl Agent<'_> {
                 }
             }
             HostCommand::Tell { rank, order } => {
-                if let Some((processes, _)) = &mut self.processes {
+                if let Some(processes) = &mut self.processes {
                     // A rank that has died meanwhile is told of by its process's end.
                     let _ = processes.tell(rank, &order, numbers);
                 }
+            }
+            HostCommand::Signal { rank, signal } => {
+                self.processes.iter_mut().for_each(|processes| processes.signal(rank, signal));
             }
             HostCommand::RunEnd(over) => return Ok(Some(over)),
             HostCommand::Serve { .. } => unreachable!("the caller has looked at it"),
@@ -292,17 +324,28 @@ impl Agent<'_> {
         Ok(None)
     }
 
+    /// Starts those of this machine's ranks that begin now.
     fn start(
         &mut self,
-        plan: &Plan,
-        ranks: &[usize],
+        plan: Box<Plan>,
+        (ranks, begin): (&[usize], &[usize]),
         key: [u8; 32],
         recording: Option<Recording>,
-    ) -> Result<RankProcesses, LaunchError> {
-        let address = Some(self.line.local().ip());
-        let conditions = ScriptConditions::default();
-        let orders =
-            orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording, &conditions);
+    ) -> Result<(), LaunchError> {
+        let orders = RankOrders {
+            plan,
+            run: self.run.clone(),
+            key,
+            folders: self.join.folders.0.clone(),
+            address: Some(self.line.local().ip()),
+            recording,
+            conditions: ScriptConditions::default(),
+        };
+        let orders = orders.of(ranks, begin);
+        self.unheard += 2 * orders.len();
+        if let Some(processes) = &mut self.processes {
+            return processes.start_more(orders);
+        }
         let (program, word) = &self.join.program;
         let mut processes = RankProcesses::start_ranks(program, word, orders)?;
         let (news, sender) = (processes.take_news(), self.sender.clone());
@@ -310,19 +353,24 @@ impl Agent<'_> {
             // Until nobody listens any more, or the last process has ended.
             news.into_iter().all(|news| sender.send(AgentInput::Rank(news)).is_ok());
         });
-        Ok(processes)
+        self.processes = Some(processes);
+        Ok(())
     }
 
-    /// Asks the launcher to save the run and stop, in the name of a rank of this machine.
-    fn interrupted(&self) {
+    /// Somebody asks this machine to end. The launcher saves the run and stops; an elastic run goes on without this machine
+    /// if that was asked for by SIGTERM.
+    fn interrupted(&mut self, tell: &mut dyn FnMut(&str)) {
+        if self.elastic && self.join.interrupt.is_notice() {
+            tell("asked to end: waits until its ranks have handed over what they have");
+            self.leaving = true;
+            return self.line.say(joining::encode(&HostEvent::Leaving, &[]));
+        }
         if let Some(task) = &self.join.task {
             let asked = || format!("{} was asked to end", task.label());
             let cause = self.join.interrupt.cause().map_or_else(asked, str::to_owned);
             self.line.say(joining::encode(&HostEvent::Ending { cause }, &[]));
         }
-        if let Some(rank) = self.processes.as_ref().and_then(|(processes, _)| processes.first_rank()) {
-            self.line.say(joining::encode(&HostEvent::Rank { rank, said: RankEvent::Interrupted }, &[]));
-        }
+        self.line.say(joining::encode(&HostEvent::Interrupted, &[]));
     }
 
     fn pass_on(&mut self, news: ProcessEvent) {
@@ -330,9 +378,13 @@ impl Agent<'_> {
             ProcessEvent::Rank(rank, said, numbers) => {
                 joining::encode(&HostEvent::Rank { rank, said }, &numbers)
             }
-            ProcessEvent::Closed(rank) => joining::encode(&HostEvent::Closed { rank }, &[]),
+            ProcessEvent::Closed(rank) => {
+                self.unheard -= 1;
+                joining::encode(&HostEvent::Closed { rank }, &[])
+            }
             ProcessEvent::Exited(rank) => {
-                let Some((processes, _)) = &mut self.processes else { return };
+                self.unheard -= 1;
+                let Some(processes) = &mut self.processes else { return };
                 let status =
                     processes.status(rank).map_or("its process has ended".into(), |exit| exit.to_string());
                 joining::encode(&HostEvent::Exited { rank, pid: processes.pid(rank), status }, &[])
@@ -343,10 +395,10 @@ impl Agent<'_> {
 
     fn over(&self, over: RunEnd) -> Result<Joined, LaunchError> {
         let RunEnd { failure, message, hint, result } = over;
-        let ranks = self.processes.as_ref().map_or_else(String::new, |(_, ranks)| ranks.clone());
         match result {
             Some(result) if failure.is_none() => {
-                Ok(Joined::Run { run: self.run.clone(), host: self.host, ranks, result })
+                let ranks = if self.ranks.is_empty() { "without a rank" } else { &self.ranks };
+                Ok(Joined::Run { run: self.run.clone(), host: self.host, ranks: ranks.to_owned(), result })
             }
             _ => {
                 let (launcher, kind) = (self.launcher.clone(), failure.unwrap_or(FailureKind::Other));
@@ -356,8 +408,8 @@ impl Agent<'_> {
     }
 
     fn lost(&self, cause: String) -> LaunchError {
-        let ranks =
-            self.processes.as_ref().map_or("before it started anything".into(), |(_, r)| format!("with {r}"));
+        let before = || "before it started anything".to_owned();
+        let ranks = Some(self.ranks.clone()).filter(|ranks| !ranks.is_empty()).unwrap_or_else(before);
         LaunchError::LauncherLost { launcher: self.launcher.clone(), host: self.host, ranks, cause }
     }
 }

@@ -187,16 +187,23 @@ impl ElasticRun {
         self.generation = segment.generation;
     }
 
-    /// A member's process has ended; whether that changes the members.
-    pub fn lost(&mut self, member: MemberId, at_s: f64) -> Commands {
-        let before = std::mem::replace(&mut self.states[member], MemberState::Gone);
-        self.drained[member] = false;
-        let there = matches!(before, MemberState::Active | MemberState::Standing(_) | MemberState::Concluded);
-        if !self.takes_part(member) || self.concluded || !there {
+    /// Members' processes have ended, all for one reason; whether that changes the members.
+    pub fn lost(&mut self, members: &[MemberId], at_s: f64) -> Commands {
+        let mut lost = Vec::new();
+        for member in members {
+            let before = std::mem::replace(&mut self.states[*member], MemberState::Gone);
+            self.drained[*member] = false;
+            let there =
+                matches!(before, MemberState::Active | MemberState::Standing(_) | MemberState::Concluded);
+            if self.takes_part(*member) && !self.concluded && there {
+                lost.push(*member);
+            }
+        }
+        if lost.is_empty() {
             return Vec::new();
         }
         self.begin_change(at_s);
-        self.change.iter_mut().for_each(|change| change.lost.push(member));
+        self.change.iter_mut().for_each(|change| change.lost.extend(&lost));
         self.ask_to_stand()
     }
 
@@ -212,8 +219,13 @@ impl ElasticRun {
 
     /// A process of a member was started: it comes back, or is new.
     pub fn started(&mut self, member: MemberId) {
-        self.states[member] = MemberState::Starting;
+        (self.states[member], self.drained[member]) = (MemberState::Starting, false);
         self.addresses[member].clear();
+    }
+
+    /// Whether a member's process was started, and was not told yet to take part: the run does not rest on it.
+    pub fn is_coming(&self, member: MemberId) -> bool {
+        matches!(self.states[member], MemberState::Starting | MemberState::Waiting)
     }
 
     /// A member that was started listens: it is admitted, if there is room.
@@ -239,12 +251,16 @@ impl ElasticRun {
         (self.base.workers..self.base.world()).contains(&member)
     }
 
-    /// A member is to leave: it ends when the run can do without it.
-    pub fn drain(&mut self, member: MemberId, at_s: f64) -> Commands {
-        if !self.takes_part(member) || self.concluded || self.drained[member] {
+    /// Members are to leave: they end when the run can do without them.
+    pub fn drain(&mut self, members: &[MemberId], at_s: f64) -> Commands {
+        let leaves = |member: &&MemberId| {
+            self.takes_part(**member) && !self.is_gone(**member) && !self.drained[**member]
+        };
+        let leaving: Vec<MemberId> = members.iter().filter(leaves).copied().collect();
+        if self.concluded || leaving.is_empty() {
             return Vec::new();
         }
-        self.drained[member] = true;
+        leaving.into_iter().for_each(|member| self.drained[member] = true);
         self.begin_change(at_s);
         self.ask_to_stand()
     }

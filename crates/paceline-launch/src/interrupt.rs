@@ -6,12 +6,13 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::low_level::{self, pipe};
 
 /// The exit code of an interrupted run.
@@ -33,6 +34,8 @@ const ABANDONED: u8 = 3;
 #[derive(Debug)]
 pub struct Interrupt {
     state: AtomicU8,
+    /// Whether SIGTERM has come.
+    terminated: Arc<AtomicBool>,
     /// Why, where it was no signal.
     cause: OnceLock<String>,
 }
@@ -46,7 +49,7 @@ impl Default for Interrupt {
 
 impl Interrupt {
     fn new(state: u8) -> Self {
-        Self { state: AtomicU8::new(state), cause: OnceLock::new() }
+        Self { state: AtomicU8::new(state), terminated: Arc::default(), cause: OnceLock::new() }
     }
 
     /// One that SIGINT and SIGTERM raise: the first asks for a stop, the next one for a stop at once. Until it is
@@ -54,6 +57,8 @@ impl Interrupt {
     pub fn on_signals() -> io::Result<Arc<Self>> {
         let interrupt = Arc::new(Self::new(UNARMED));
         let (receiver, sender) = UnixStream::pair()?;
+        // Before the request is seen.
+        flag::register(SIGTERM, Arc::clone(&interrupt.terminated))?;
         for signal in [SIGINT, SIGTERM] {
             pipe::register(signal, sender.try_clone()?)?;
         }
@@ -106,6 +111,11 @@ impl Interrupt {
         self.state.store(ABANDONED, Ordering::SeqCst);
         std::thread::sleep(ABANDON);
         low_level::exit(EXIT);
+    }
+
+    /// Whether it was asked for by SIGTERM: a notice to this process, rather than somebody's word at a terminal.
+    pub(crate) fn is_notice(&self) -> bool {
+        self.terminated.load(Ordering::SeqCst)
     }
 
     /// Whether the run is to stop.

@@ -54,17 +54,35 @@ pub fn excerpt(text: &str) -> String {
 pub enum HostCommand {
     /// It cannot take part.
     Refused { message: String, hint: String },
-    /// It takes part as this host.
-    Welcome { name: String, run: String, host: usize, hosts: usize },
-    /// What to do, once everybody is here; the key is the run's own.
-    Start { plan: Box<Plan>, ranks: Vec<usize>, key: [u8; 32], recording: Option<Recording> },
+    /// It takes part as this host; whether the run is under way already, so that it may have to wait until it is needed.
+    Welcome { name: String, run: String, host: usize, hosts: usize, under_way: bool },
+    /// Which ranks it has now, and whose processes it is to start; the key is the run's own.
+    Start {
+        plan: Box<Plan>,
+        ranks: Vec<usize>,
+        begin: Vec<usize>,
+        key: [u8; 32],
+        recording: Option<Recording>,
+    },
     /// It is a node of a study: from now on it is told in words of `nodes`. Where the study is led from, and whether that
     /// folder must be here, too.
     Serve { folder: PathBuf, needed: bool },
     /// A command for one of its ranks.
     Tell { rank: usize, order: Box<RankCommand> },
+    /// Send a signal to the process of one of its ranks: the notice that it will be killed, or the end.
+    Signal { rank: usize, signal: ProcessSignal },
     /// The run is over.
     RunEnd(RunEnd),
+}
+
+/// What is done to a rank's process from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProcessSignal {
+    /// SIGTERM: it will be killed.
+    Notice,
+    /// SIGKILL.
+    Kill,
 }
 
 /// How a run or a study ended, as the other machines are told it.
@@ -99,6 +117,10 @@ pub enum HostEvent {
     Exited { rank: usize, pid: u32, status: String },
     /// It was asked to end by whoever started it.
     Ending { cause: String },
+    /// Somebody asks for the run to be saved and stopped.
+    Interrupted,
+    /// It was asked to leave an elastic run: it goes once its ranks have handed over what they have.
+    Leaving,
     /// It cannot do what it was asked to.
     Failed { message: String },
 }

@@ -10,6 +10,7 @@ use crate::control::{RankCommand, RankEvent};
 use crate::elastic::Commands;
 use crate::emulated::EmulatedNetwork;
 use crate::error::LaunchError;
+use crate::joining::ProcessSignal;
 use crate::liveness::Liveness;
 use crate::processes::ProcessEvent;
 use crate::rank::role;
@@ -87,7 +88,7 @@ impl<'l, 'w> Lead<'l, 'w> {
             }
             for silent in self.watch.signs(&signs, self.ranks, report)? {
                 // Stopped processes too: nothing of it comes late.
-                self.ranks.kill(silent);
+                self.ranks.signal(silent, ProcessSignal::Kill);
             }
             self.watch.side_results(report)?;
             let failure = match tidings {
@@ -148,6 +149,10 @@ impl<'l, 'w> Lead<'l, 'w> {
                     }
                     return Ok(None);
                 }
+                if let (RankEvent::Failed { message, .. }, true) = (&said, self.watch.is_coming(rank)) {
+                    self.report_failed(rank, message, report);
+                    return Ok(None);
+                }
                 let reaction = self.watch.take(rank, said, numbers, report)?;
                 self.react(reaction)?;
             }
@@ -159,9 +164,17 @@ impl<'l, 'w> Lead<'l, 'w> {
                 self.ended[rank].1 = true;
                 return self.died(rank);
             }
-            RanksEvent::HostLost { host, cause } => {
-                return Ok(Some(self.watch.host_lost(self.ranks.host(host), cause)));
+            RanksEvent::HostLost { host, cause } => return self.host_lost(host, &cause, report),
+            RanksEvent::HostJoined { host, name } => {
+                report(Event::Host { host, name: &name, state: "joined" });
+                self.fill()?;
             }
+            RanksEvent::HostLeaving { host } => {
+                let (name, _) = self.ranks.host(host);
+                report(Event::Host { host, name: &name, state: "leaving" });
+                self.hosts_leave()?;
+            }
+            RanksEvent::Interrupted => self.launch.checkpointing.interrupt.request(),
             RanksEvent::HostLiveness { host, there } => {
                 let (name, _) = self.ranks.host(host);
                 report(Event::Host { host, name: &name, state: if there { "back" } else { "quiet" } });
@@ -204,6 +217,8 @@ impl<'l, 'w> Lead<'l, 'w> {
                     let (order, numbers) = self.watch.peers(rank, path.clone());
                     self.ranks.tell(rank, order, &numbers);
                 }
+                self.hosts_leave()?;
+                self.fill()?;
             }
             Reaction::TellAll(order) => self.ranks.tell_all(&order),
             Reaction::Members(commands) => self.tell_members(commands)?,
@@ -230,24 +245,99 @@ impl<'l, 'w> Lead<'l, 'w> {
             return self.start(rank).map(|()| None);
         }
         if !self.watch.gather.gave_account(rank) {
+            if self.watch.is_coming(rank) {
+                self.ranks.unfit(rank);
+            }
             let how = self.ranks.status(rank);
-            let commands = self.watch.member_lost(rank, how);
+            let commands = self.watch.members_lost(vec![(rank, how)]);
             self.tell_members(commands)?;
         }
         Ok(None)
     }
 
+    /// A machine is gone, with all its ranks: an elastic run goes on without them, once all ranks know each other.
+    fn host_lost(
+        &mut self,
+        host: usize,
+        cause: &str,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<LaunchError>, LaunchError> {
+        let (name, all) = self.ranks.host(host);
+        let mut ranks = all.clone();
+        ranks.retain(|rank| self.ended[*rank] != (true, true));
+        if self.watch.elastic.is_none() || !ranks.is_empty() && !self.watch.connected() {
+            return Ok(Some(self.watch.host_lost((name, all), cause.to_owned())));
+        }
+        let state = if ranks.is_empty() { "left" } else { "lost" };
+        report(Event::Host { host, name: &format!("{name}: {cause}"), state });
+        self.ranks.lose(host, cause);
+        for rank in &ranks {
+            self.ended[*rank] = (true, true);
+            self.liveness.forget(*rank);
+        }
+        ranks.retain(|rank| !self.watch.gather.gave_account(*rank));
+        let lost = ranks.into_iter().map(|rank| (rank, self.ranks.status(rank))).collect();
+        let commands = self.watch.members_lost(lost);
+        self.tell_members(commands)?;
+        Ok(None)
+    }
+
+    /// Machines that are to leave: their ranks hand over what they have, once all ranks know each other. Those that do not
+    /// take part yet just end.
+    fn hosts_leave(&mut self) -> Result<(), LaunchError> {
+        if !self.watch.connected() {
+            return Ok(());
+        }
+        for host in self.ranks.leaving() {
+            let (_, ranks) = self.ranks.host(host);
+            let (coming, here): (Vec<_>, Vec<_>) =
+                ranks.into_iter().partition(|rank| self.watch.is_coming(*rank));
+            coming.into_iter().for_each(|rank| self.ranks.signal(rank, ProcessSignal::Kill));
+            let commands = self.watch.members_leave(&here);
+            self.tell_members(commands)?;
+        }
+        Ok(())
+    }
+
+    /// Machines that wait take up what is missing, each as much as a machine of the plan has.
+    fn fill(&mut self) -> Result<(), LaunchError> {
+        while let Some(host) = self.ranks.idle() {
+            let mut missing = self.watch.missing();
+            missing.truncate(self.ranks.share());
+            if missing.is_empty() {
+                break;
+            }
+            self.start_on(host, &missing)?;
+        }
+        Ok(())
+    }
+
     /// Starts another process in place of a rank's that has ended, or the first one of a member that joins.
     fn start(&mut self, rank: usize) -> Result<(), LaunchError> {
-        self.ended[rank] = (false, false);
-        self.revoking.is_back(rank);
-        self.liveness.begin(rank);
-        self.watch.starts(rank);
-        self.ranks.start_again(rank)
+        self.start_on(self.ranks.host_for(rank), &[rank])
+    }
+
+    fn start_on(&mut self, host: usize, ranks: &[usize]) -> Result<(), LaunchError> {
+        for rank in ranks {
+            self.ended[*rank] = (false, false);
+            self.revoking.is_back(*rank);
+            self.liveness.begin(*rank);
+            self.watch.starts(*rank);
+        }
+        self.ranks.start_on(host, ranks)
+    }
+
+    /// Tells why a member could not begin; the run goes on without it.
+    fn report_failed(&self, rank: usize, message: &str, report: &mut dyn FnMut(Event<'_>)) {
+        let host = self.ranks.host_of(rank);
+        let name = format!("{} {rank}: {message}", role(self.launch.plan, rank));
+        report(Event::Host { host, name: &name, state: "failed" });
     }
 
     /// Tells members of an elastic run what they are to do, and regroups them if all stand.
     fn tell_members(&mut self, commands: Commands) -> Result<(), LaunchError> {
+        // Who is on its way is waited for, if too few are left.
+        self.fill()?;
         let regrouped = self.watch.regroup(self.revoking.brings_back())?;
         for (member, mut command) in commands.into_iter().chain(regrouped) {
             if let RankCommand::Peers { interfaces: path, .. } = &mut command {
@@ -268,8 +358,8 @@ impl<'l, 'w> Lead<'l, 'w> {
         let gone = |rank: usize| self.watch.is_gone(rank) && ended[rank] == (true, true);
         for deed in self.revoking.due(now_s, gone) {
             match deed {
-                Deed::Notice(rank) => self.ranks.notice(rank),
-                Deed::Kill(rank) => self.ranks.kill(rank),
+                Deed::Notice(rank) => self.ranks.signal(rank, ProcessSignal::Notice),
+                Deed::Kill(rank) => self.ranks.signal(rank, ProcessSignal::Kill),
                 Deed::Start(rank) => self.start(rank)?,
             }
         }

@@ -7,8 +7,8 @@
 //! - `fault`: faults that tests ask for
 //! - `processes`: ranks as processes, watched by pidfd; `exit`: how a process ended; `threads`: ranks as threads
 //! - [`run`]: the whole run; `lead`: its ranks, led to the end; `watch`: what is known of it while it is under way
-//! - `ranks`: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
-//!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
+//! - `ranks`: all ranks, on this machine and on those that joined; `hosts`: those machines; `rendezvous`: waiting for them;
+//!   [`agent`]: what such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
 //! - `address`: where a machine can be reached
 //! - [`capacity`]: whether the ranks fit on this machine; [`devices`]: the GPUs that scripts are given
 //! - [`engine`]: processes that a scheduler or launcher has started as one job; hosts over ssh
@@ -42,6 +42,7 @@ mod error;
 mod exit;
 mod fault;
 pub mod gather;
+mod hosts;
 mod interrupt;
 mod joining;
 pub mod key_file;

@@ -8,16 +8,26 @@ use paceline_protocol::{Rank, RankStanding};
 use paceline_train::{Generation, MemberControl, NextGeneration, TrainError};
 use paceline_wire::{Door, Identity, Interfaces, StreamOptions, Transport, TransportKind, WireError};
 
-use crate::control::RankEvent;
+use crate::control::{Place, RankEvent};
 use crate::emulated::EmulatedNetwork;
 use crate::rank::PauseCommand;
 
 /// How long the members of a generation may take to find each other: one that is lost meanwhile is not found.
 pub(crate) const CONNECT: Duration = Duration::from_secs(3);
 
+/// Listens for the other ranks: where they reach this machine, if the run has several.
+pub(crate) fn listen(kind: &TransportKind, place: Option<Place>) -> Result<Box<dyn Door>, WireError> {
+    match place {
+        Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
+        None => kind.bind.expect("the launcher knows who listens")(),
+    }
+}
+
 /// What a member needs to connect to its peers.
 pub(crate) struct MemberLinks {
     pub kind: &'static TransportKind,
+    /// Its place on its machine, in a run of several.
+    pub place: Option<Place>,
     /// Who it is; rank and numbers of ranks are those of a generation.
     pub identity: Identity,
     pub options: StreamOptions,
@@ -58,8 +68,7 @@ impl MemberControl for Member<'_> {
     }
 
     fn stand(&mut self, generation: u32, standing: RankStanding) -> Result<NextGeneration, TrainError> {
-        let bind = self.links.kind.bind.expect("the launcher knows who listens");
-        let door = bind()?;
+        let door = listen(self.links.kind, self.links.place)?;
         (self.say)(RankEvent::Standing { generation, standing, address: door.address() }, &[]);
         self.door = Some(door);
         loop {

@@ -22,6 +22,7 @@ use crate::control::{self, RankCommand, RankEvent};
 use crate::error::LaunchError;
 use crate::exit::Exit;
 use crate::interrupt::Blocked;
+use crate::joining::ProcessSignal;
 
 /// Time that children have to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
@@ -64,47 +65,45 @@ impl RankProcesses {
         word: &str,
         orders: impl IntoIterator<Item = (usize, O)>,
     ) -> Result<Self, LaunchError> {
-        let _blocked = Blocked::new();
         let (sender, news) = channel();
         let (ranks, children, scripts) = (Vec::new(), Vec::new(), Arc::default());
         let program = (program.to_owned(), word.to_owned());
         let mut processes = Self { ranks, children, orders: Vec::new(), scripts, program, sender, news };
-        let mut watched = Vec::new();
-        for (rank, order) in orders {
-            let order = order.borrow();
-            match processes.start_rank(rank, order) {
-                Ok(process) => watched.push((rank, process)),
-                Err(source) => return Err(processes.not_started(rank, order, source)),
-            }
-        }
-        processes.watch(watched)?;
+        processes.start_more(orders)?;
         Ok(processes)
     }
 
-    /// Kills a rank's process.
-    pub fn kill(&mut self, rank: usize) {
-        if let Ok(index) = self.index(rank) {
-            // An error means that it has ended already.
-            let _ = self.children[index].kill();
-        }
-    }
-
-    /// Tells a rank's process that it will be killed: SIGTERM.
-    pub fn notice(&mut self, rank: usize) {
+    /// Kills a rank's process, or tells it that it will be killed.
+    pub fn signal(&mut self, rank: usize, signal: ProcessSignal) {
         let Ok(index) = self.index(rank) else { return };
-        // One that has ended, and was waited for, may have left its number to another process.
-        if let Ok(None) = self.children[index].try_wait() {
-            let _ = kill_process(Pid::from_child(&self.children[index]), Signal::TERM);
+        let child = &mut self.children[index];
+        match signal {
+            // An error means that it has ended already.
+            ProcessSignal::Kill => child.kill().unwrap_or_default(),
+            ProcessSignal::Notice => {
+                // One that has ended, and was waited for, may have left its number to another process.
+                if let Ok(None) = child.try_wait() {
+                    let _ = kill_process(Pid::from_child(child), Signal::TERM);
+                }
+            }
         }
     }
 
-    /// Starts another process in place of a rank's that has ended, or the first one of a rank that had none.
-    pub fn start_again(&mut self, rank: usize, order: &RankCommand) -> Result<(), LaunchError> {
+    /// Starts other processes in place of ranks' that have ended, or the first ones of ranks that had none.
+    pub fn start_more<O: Borrow<RankCommand>>(
+        &mut self,
+        orders: impl IntoIterator<Item = (usize, O)>,
+    ) -> Result<(), LaunchError> {
         let _blocked = Blocked::new();
-        match self.start_rank(rank, order) {
-            Ok(process) => self.watch(vec![(rank, process)]),
-            Err(source) => Err(self.not_started(rank, order, source)),
+        let mut watched = Vec::new();
+        for (rank, order) in orders {
+            let order = order.borrow();
+            match self.start_rank(rank, order) {
+                Ok(process) => watched.push((rank, process)),
+                Err(source) => return Err(self.not_started(rank, order, source)),
+            }
         }
+        self.watch(watched)
     }
 
     fn watch(&self, processes: Vec<(usize, OwnedFd)>) -> Result<(), LaunchError> {
@@ -190,11 +189,6 @@ impl RankProcesses {
         let index = self.index(rank)?;
         let pipe = self.orders[index].as_mut().expect("orders go out before the end");
         control::write(pipe, order, numbers)
-    }
-
-    /// The lowest rank.
-    pub fn first_rank(&self) -> Option<usize> {
-        self.ranks.iter().copied().min()
     }
 
     /// A rank's process.

@@ -19,11 +19,12 @@ use paceline_wire::TransportKind;
 use crate::devices::{ScriptConditions, ScriptDevices};
 use crate::elastic;
 use crate::error::LaunchError;
+use crate::hosts::Hosts;
 use crate::joining::{self, RunEnd};
 use crate::lead::Lead;
 use crate::pauses::CheckpointContext;
 use crate::rank::RankContext;
-use crate::ranks::{Hosts, Incoming, Ranks};
+use crate::ranks::{Incoming, Ranks};
 use crate::rendezvous::{self, Listen};
 use crate::requests::RequestPort;
 use crate::revoking::Revoking;
@@ -194,8 +195,9 @@ pub fn run(
         let bounds = format!("{}..{}", elastic.least, elastic.most);
         return Err(PlanError::new("--elastic", bounds, problem).into());
     }
-    if let (Some(elastic), true) = (plan.elastic, listen.is_some()) {
-        let problem = "members can change among the processes of one machine so far: not with --listen";
+    if let (Some(elastic), true) = (plan.elastic, listen.as_ref().is_some_and(|listen| !listen.by_hand)) {
+        let problem = "members can change among the processes of one machine and of those that `paceline join` with --listen: \
+                       an engine ends all processes of a job when one of them dies";
         let bounds = format!("{}..{}", elastic.least, elastic.most);
         return Err(PlanError::new("--elastic", bounds, problem).into());
     }
@@ -273,7 +275,7 @@ fn attempt(
 fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
     let context = RankContext::new(launch.plan, launch.dataset, 0)?;
     // Parameters, what the optimiser remembers and what a strategy puts by; and a line for each update.
-    let numbers = 8 * context.setup.params + context.state_count();
+    let numbers = 8 * context.setup.params + context.state_count() * launch.plan.shares();
     let updates = 24_usize.saturating_mul(context.setup.end() as usize).saturating_mul(launch.plan.shares());
     if launch.plan.script.is_some() {
         // How large a script's model is, and what it keeps, is not known yet.

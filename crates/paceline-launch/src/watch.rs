@@ -423,7 +423,7 @@ impl<'a> Watch<'a> {
                     self.launch.checkpointing.interrupt.request();
                     return Ok(Reaction::Nothing);
                 };
-                return Ok(Reaction::Members(elastic.drain(rank, self.clock.now_s())));
+                return Ok(Reaction::Members(elastic.drain(&[rank], self.clock.now_s())));
             }
             RankEvent::Started => {
                 self.begun += 1;

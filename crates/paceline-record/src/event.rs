@@ -91,7 +91,8 @@ pub enum Event<'a> {
     /// are there.
     Waiting { hosts: usize, joined: usize, address: &'a str },
     /// What became of another machine, by number and by name and address: `joined`, `left` before the run began,
-    /// `quiet` (nothing heard for a while), `back`, or `ending` (whoever started it has asked it to end).
+    /// `quiet` (nothing heard for a while), `back`, or `ending` (whoever started it has asked it to end). In an elastic run
+    /// also `leaving` (it was asked to), `left`, `lost`, or `failed` (one of its ranks could not begin).
     Host { host: usize, name: &'a str, state: &'static str },
     /// Whether a rank gives signs of life: `suspect` (nothing heard for 2 s) or `back`.
     Liveness { rank: usize, state: &'static str },

@@ -39,6 +39,23 @@ impl ElasticRun {
         members.filter(|member| self.states[*member] == *state).collect()
     }
 
+    /// Members without a process that the run has use for: workers that were lost or left before those that it never had,
+    /// and servers.
+    pub fn missing(&self) -> Vec<MemberId> {
+        if self.concluded {
+            return Vec::new();
+        }
+        let ready =
+            [MemberState::Waiting, MemberState::Starting].iter().map(|state| self.reserve(state).len());
+        let here = self.staying().len() + ready.sum::<usize>();
+        let mut missing = self.reserve(&MemberState::Gone);
+        missing.extend(self.reserve(&MemberState::Absent));
+        missing.truncate(self.wanted.min(self.base.shares()).saturating_sub(here));
+        let servers = self.base.workers..self.base.world();
+        missing.extend(servers.filter(|server| self.states[*server] == MemberState::Gone));
+        missing
+    }
+
     /// The run is to go on with so many workers; what is to be done, or why it cannot be.
     pub fn resize(&mut self, workers: usize, at_s: f64) -> Result<Resized, String> {
         let (least, most) = (self.elastic.least, self.elastic.most.min(self.base.shares()));
@@ -120,7 +137,7 @@ impl ElasticRun {
             }
         }
         let words = format!("rank {member} hands over its part, and leaves");
-        Ok(Resized { commands: self.drain(member, at_s), starts: Vec::new(), words })
+        Ok(Resized { commands: self.drain(&[member], at_s), starts: Vec::new(), words })
     }
 }
 
@@ -162,7 +179,7 @@ mod tests {
         assert_eq!(run.membership.workers, [0, 1]);
         let early = run.resize(4, 1.1).unwrap_err();
         assert!(early.contains("have not left yet"), "{early}");
-        run.lost(2, 1.2);
+        run.lost(&[2], 1.2);
         let grows = run.resize(4, 1.3).unwrap();
         assert_eq!(
             (&grows.starts[..], grows.commands.len()),
@@ -177,6 +194,33 @@ mod tests {
             assert!(told.iter().any(|(to, told)| *to == member && matches!(told, RankCommand::Peers { .. })));
         }
         assert_eq!(run.membership.workers, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_missing_is_what_was_lost_before_what_never_was_and_no_more_than_is_wanted() {
+        let mut run = run(3, 2, Elastic { backup: true, ..TWO_TO_FOUR });
+        assert_eq!(run.missing(), [5], "up to the most that the run may have");
+        assert!(run.resize(3, 0.0).unwrap().commands.is_empty());
+        assert!(run.missing().is_empty(), "it has as many as were asked for");
+        // A machine with two workers and a server is lost.
+        let asked = run.lost(&[1, 2, 4], 1.0);
+        assert_eq!(asked.iter().map(|(member, _)| *member).collect::<Vec<_>>(), [0, 3]);
+        assert_eq!(run.missing(), [1, 2, 4]);
+        run.started(2);
+        assert_eq!(run.missing(), [1, 4], "one of them is on its way");
+        run.lost(&[2], 1.1);
+        assert_eq!(run.missing(), [1, 2, 4]);
+    }
+
+    #[test]
+    fn the_loss_of_a_machine_is_one_change() {
+        let mut run = run(4, 0, TWO_TO_FOUR);
+        let asked = run.lost(&[2, 3], 1.0);
+        assert_eq!(asked.len(), 2, "those that are left are asked to stand");
+        regrouped(&mut run, &asked, 7);
+        let change = run.resumed(1).expect("a change");
+        assert_eq!((&change.lost[..], change.workers), (&[2, 3][..], 2));
+        assert_eq!(run.changes.len(), 1);
     }
 
     #[test]

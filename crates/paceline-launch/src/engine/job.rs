@@ -66,7 +66,7 @@ impl EngineJob {
             Self::Task(task, folder) => {
                 let (join_listener, key, file) = meeting::open(task, folder, key, listen)?;
                 let task = Some(task.clone());
-                Ok((Listen { join_listener, key, timeout, task, trouble: None }, file.into()))
+                Ok((Listen { join_listener, key, timeout, task, trouble: None, by_hand: false }, file.into()))
             }
             Self::Ssh(hosts) => {
                 let key = key.map_or_else(paceline_wire::Key::generate, Ok)?;
@@ -77,7 +77,7 @@ impl EngineJob {
                 let started = SshHosts::start(hosts, &program, join_listener.address(), &key, timeout)?;
                 let trouble = Some(Box::new(started.trouble()) as TroubleWatch);
                 let invitation = Invitation { _file: None, _ssh: Some(started) };
-                Ok((Listen { join_listener, key, timeout, task: None, trouble }, invitation))
+                Ok((Listen { join_listener, key, timeout, task: None, trouble, by_hand: false }, invitation))
             }
         }
     }

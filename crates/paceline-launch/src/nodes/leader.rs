@@ -325,7 +325,10 @@ impl Nodes {
         let line = Line::new(link, DOCUMENT, HeartbeatTiming::default(), hear)
             .map_err(|e| format!("{remote}: {e}"))?;
         let (name, run) = (process::host(), "a study".to_owned());
-        line.say(joining::encode(&HostCommand::Welcome { name, run, host: seat + 1, hosts }, &[]));
+        line.say(joining::encode(
+            &HostCommand::Welcome { name, run, host: seat + 1, hosts, under_way: false },
+            &[],
+        ));
         let (folder, needed) = self.serve.clone();
         line.say(joining::encode(&HostCommand::Serve { folder, needed }, &[]));
         let (label, line) = (label(seat + 1, &excerpt(&greeting.name)), Arc::new(line));

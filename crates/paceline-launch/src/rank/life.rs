@@ -80,11 +80,7 @@ fn life(
         .find(transport)
         .ok_or_else(|| failed(&unknown("transport", transport).into()))?;
     let place = if let RankCommand::Config { place, .. } = &order { *place } else { None };
-    let door = match place {
-        Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
-        None => kind.bind.expect("the launcher knows who listens")(),
-    };
-    let door = door.map_err(|e| failed(&e.into()))?;
+    let door = member::listen(kind, place).map_err(|e| failed(&e.into()))?;
     // A run under way does not wait until one that joins it has loaded what it needs.
     let late = matches!(&order, RankCommand::Config { plan, .. } if plan.elastic.is_some());
     let address = door.address();
@@ -155,7 +151,7 @@ fn life(
             }
             let members = first.cloned().map(|first| {
                 let emulated = emulated.clone().zip(peers.known.interfaces.clone());
-                (first, MemberLinks { kind, identity: identity.clone(), options, emulated })
+                (first, MemberLinks { kind, place, identity: identity.clone(), options, emulated })
             });
             let (transport, mut control) =
                 connect(door, orders, peers.known, identity, &links, options, emulated)?;

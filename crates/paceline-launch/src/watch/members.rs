@@ -80,12 +80,25 @@ impl Watch<'_> {
         Ok(commands)
     }
 
-    /// A member whose process has ended: whether the run goes on without it, and what the others are told.
-    /// How its process ended is told if the run cannot go on.
-    pub(crate) fn member_lost(&mut self, rank: usize, how: Option<String>) -> Commands {
-        self.deaths.extend(how.map(|how| (rank, how)));
+    /// Members whose processes have ended, all for one reason: whether the run goes on without them, and what the others
+    /// are told. How each ended is told if the run cannot go on.
+    pub(crate) fn members_lost(&mut self, lost: Vec<(usize, Option<String>)>) -> Commands {
+        let members: Vec<usize> = lost.iter().map(|(rank, _)| *rank).collect();
+        self.deaths.extend(lost.into_iter().filter_map(|(rank, how)| Some((rank, how?))));
         let train_s = self.clock.now_s();
-        self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(rank, train_s))
+        self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(&members, train_s))
+    }
+
+    /// Members that are to leave: what the others are told.
+    pub(crate) fn members_leave(&mut self, members: &[usize]) -> Commands {
+        let train_s = self.clock.now_s();
+        self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.drain(members, train_s))
+    }
+
+    /// Members without a process that the run has use for, once all ranks know each other.
+    pub(crate) fn missing(&self) -> Vec<usize> {
+        let elastic = self.elastic.as_ref().filter(|_| self.connected);
+        elastic.map_or_else(Vec::new, ElasticRun::missing)
     }
 
     /// Somebody asks for other members: what is to be done, or why it cannot be.
@@ -113,6 +126,11 @@ impl Watch<'_> {
     /// Whether a member has no process, and the run could still have use for one.
     pub(crate) fn is_gone(&self, rank: usize) -> bool {
         self.elastic.as_ref().is_some_and(|elastic| elastic.is_gone(rank) && !elastic.is_over())
+    }
+
+    /// Whether a member's process was started, and was not told yet to take part in the run under way.
+    pub(crate) fn is_coming(&self, rank: usize) -> bool {
+        self.connected && self.elastic.as_ref().is_some_and(|elastic| elastic.is_coming(rank))
     }
 
     /// The training clock now, in seconds; none before training has begun.

@@ -217,7 +217,8 @@ impl Listening {
         if let Some(TrialMeeting { address, key }) = self.meeting.clone() {
             let join_listener = JoinListener::bind(address).map_err(LaunchError::from)?;
             let (key, timeout) = (key.into(), self.timeout());
-            return Ok((Some(Listen { join_listener, key, timeout, task: None, trouble: None }), None));
+            let listen = Listen { join_listener, key, timeout, task: None, trouble: None, by_hand: false };
+            return Ok((Some(listen), None));
         }
         let given = key_path(self.key_file.as_ref());
         if let Some(job) = &self.job {
@@ -234,7 +235,8 @@ impl Listening {
         let temporary = given.is_none().then(|| Temporary(path.clone()).into());
         let join_listener = JoinListener::bind(address.all[0]).map_err(LaunchError::from)?;
         show.note(&how_to_join(&join_listener, plan.host_count() - 1, &path, made && given.is_some()));
-        let listen = Listen { join_listener, key, timeout: self.timeout(), task: None, trouble: None };
+        let listen =
+            Listen { join_listener, key, timeout: self.timeout(), task: None, trouble: None, by_hand: true };
         Ok((Some(listen), temporary))
     }
 }

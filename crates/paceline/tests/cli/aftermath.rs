@@ -34,6 +34,12 @@ impl Scene {
         command
     }
 
+    /// The variables by which a process belongs to this scene.
+    pub fn environment(&self) -> [(&'static str, &str); 3] {
+        let [store, temporary] = [&self.store, &self.temporary].map(|folder| folder.path().to_str().unwrap());
+        [("PACELINE_STORE", store), (MARK, store), ("TMPDIR", temporary)]
+    }
+
     /// Runs it to its end.
     pub fn run(&self, words: &str, faults: &[(&str, String)]) -> Ran {
         let out = self.command(words).envs(faults.iter().cloned()).output().expect("the program starts");

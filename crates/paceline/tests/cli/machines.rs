@@ -143,7 +143,13 @@ pub struct Listening {
 impl Listening {
     /// Starts `paceline train --json --listen ADDRESS` and waits until it listens.
     pub fn start(somewhere: &[&str], address: &str, words: &str) -> Self {
-        let launcher = Process::start(somewhere, &format!("train --json --listen {address} {words}"), &[]);
+        Self::start_with(somewhere, address, words, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn start_with(somewhere: &[&str], address: &str, words: &str, environment: &[(&str, &str)]) -> Self {
+        let launcher =
+            Process::start(somewhere, &format!("train --json --listen {address} {words}"), environment);
         let line = launcher.says("paceline join ");
         let words: Vec<&str> = line.split_whitespace().collect();
         let [.., address, "--key-file", key_file] = words[..] else { panic!("{line}") };
@@ -153,8 +159,13 @@ impl Listening {
 
     /// Starts `paceline join` with what the launcher said.
     pub fn join(&self, somewhere: &[&str], words: &str) -> Process {
+        self.join_with(somewhere, words, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn join_with(&self, somewhere: &[&str], words: &str, environment: &[(&str, &str)]) -> Process {
         let Self { address, key_file, .. } = self;
-        Process::start(somewhere, &format!("join {address} --key-file {key_file} {words}"), &[])
+        Process::start(somewhere, &format!("join {address} --key-file {key_file} {words}"), environment)
     }
 }
 

@@ -79,12 +79,12 @@ impl Machines {
     }
 
     /// Pulls a machine's plug.
-    fn cut(&self, host: usize) {
+    pub fn cut(&self, host: usize) {
         assert!(ip(&format!("-n {} link set port{host} down", self.names[0])));
     }
 
     /// Plugs it in again.
-    fn heal(&self, host: usize) {
+    pub fn heal(&self, host: usize) {
         assert!(ip(&format!("-n {} link set port{host} up", self.names[0])));
     }
 
