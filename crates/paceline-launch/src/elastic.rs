@@ -156,13 +156,14 @@ impl ElasticRun {
             commits: Vec::new(),
             handovers: Vec::new(),
             ahead: Vec::new(),
+            work: None,
         };
         if segment.from > 0 {
             let ranges = self.base.shards();
             let rank = |member| self.membership.rank(member).unwrap_or_default();
             let copies = self.membership.shards.iter().zip(ranges).filter_map(|(shard, range)| {
                 let (from, to) = (rank(shard.primary), rank(shard.backup?));
-                Some(Handover { from, to, range, optimiser: true })
+                Some(Handover { from, to, range, optimiser: true, older: None })
             });
             on.handovers = copies.collect();
         }
