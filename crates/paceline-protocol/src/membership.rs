@@ -530,4 +530,53 @@ mod tests {
         assert_eq!(regroup(&before, &few, &base), Err(RegroupEnd::TooFew { workers: 1, least: 2 }));
         assert_eq!(regroup(&before, &part(Vec::new()), &base), Err(RegroupEnd::NobodyLeft));
     }
+
+    #[test]
+    fn units_that_some_part_lacks_are_left_and_the_copy_that_has_fewer_is_handed_the_part() {
+        let sync = (crate::consistency::find("asp").unwrap().make)(&crate::Options::default(), 9);
+        let base = Setup { sync, ..Setup::new(2, 2, 10, 9) };
+        let before = Membership::first(&base, true);
+        assert!(before.shares.is_empty(), "workers take units as they come");
+        let copy = |i: usize, made, lacks: &[u64]| PartStanding {
+            part: i as u32,
+            range: 5 * i..5 * i + 5,
+            made,
+            lacks: lacks.to_vec(),
+        };
+        let server =
+            |parts: [PartStanding; 2]| RankStanding { parts: parts.into(), ..RankStanding::default() };
+        // Unit 3 has come to part 0 alone, and not to its copy; unit 4 to both parts and copies.
+        let survivors = || {
+            let first = server([copy(0, 5, &[]), copy(1, 5, &[3])]);
+            vec![(0, at(2, false)), (2, first), (3, server([copy(0, 5, &[3]), copy(1, 5, &[3])]))]
+        };
+        let on = regroup(&before, &part(survivors()), &base).unwrap();
+        let work = WorkLeft { open: vec![3], next: 5, made: vec![(0, 3)] };
+        assert_eq!((on.from, on.work.as_ref()), (1, Some(&work)), "three units are one step and a half");
+        assert_eq!((work.lacking(0), work.lacking(1)), (vec![], vec![3]));
+        let older = Some(copy(0, 5, &[3]));
+        let levelled = Handover { from: 1, to: 2, range: 0..5, optimiser: true, older };
+        assert_eq!(on.handovers, [levelled], "the workers' parameters count for nothing");
+        // Without the server that had it, unit 3 is done again for both.
+        let fewer = survivors().into_iter().filter(|(member, _)| *member != 2).collect();
+        let work = regroup(&before, &part(fewer), &base).unwrap().work.unwrap();
+        assert_eq!(work, WorkLeft { open: vec![3], next: 5, made: vec![] });
+        let none = vec![(2, server([copy(0, 5, &[]), copy(1, 5, &[])]))];
+        let few = regroup(&before, &part(none), &base);
+        assert_eq!(few, Err(RegroupEnd::TooFew { workers: 0, least: 1 }), "servers have all that counts");
+    }
+
+    #[test]
+    fn a_part_knows_which_units_it_has() {
+        let mut part = PartStanding { part: 0, range: 0..1, made: 0, lacks: Vec::new() };
+        for (unit, made, lacks, first) in
+            [(0, 1, vec![], 1), (3, 4, vec![1, 2], 1), (1, 4, vec![2], 2), (2, 4, vec![], 4)]
+        {
+            assert!(!part.has(unit));
+            part.note(unit);
+            assert!(part.has(unit));
+            assert_eq!((part.made, &part.lacks, part.first_missing()), (made, &lacks, first));
+        }
+        assert_eq!(part.updates(), 4);
+    }
 }

@@ -139,7 +139,7 @@ impl<M: RankMemory> Changing<'_, M> {
                 last.caught_up.clone_from(&on.commits);
                 last.ahead = on.ahead.iter().map(Vec::len).sum();
                 if let Some(work) = &on.work {
-                    last.begun = on.from + u64::from(!work.open.is_empty());
+                    last.begun = on.from + work.open.len() as u64;
                     last.levelled = on.handovers.iter().filter(|handover| handover.older.is_some()).count();
                     last.open.clone_from(&work.open);
                 }

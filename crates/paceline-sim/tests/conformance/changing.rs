@@ -301,7 +301,7 @@ fn undisturbed_votes_have_no_bodies_and_a_backup_costs_one_body_beside_two_per_w
 
 #[test]
 fn messages_of_other_generations_change_nothing_whatever_they_are() {
-    for case in cases() {
+    for case in cases().into_iter().chain(changing(false)) {
         let base = case
             .setup(Setup { generation: 5, ..Setup::new(3, if case.strategy.servers { 2 } else { 0 }, 9, 4) });
         let base = Setup { paths: case.draw(0).paths, ..base };

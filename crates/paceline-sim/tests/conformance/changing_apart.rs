@@ -145,6 +145,24 @@ fn without_backups_a_lost_workers_units_are_done_by_the_others_and_a_lost_server
 }
 
 #[test]
+fn a_spare_takes_a_lost_workers_place() {
+    for case in cases() {
+        for seed in 0..30 {
+            let setup = drawn(&case, seed);
+            let costs = costs(&setup, seed);
+            let end = undisturbed(&case, &setup, &costs);
+            let lost = [Revocation { at: end / 3, member: 2, notice: 0, back_after: None }];
+            let run = ChangingRun { spares: 1, least: 4, ..run(&case, &setup, &costs, &lost) };
+            let mut memory = counting(&setup);
+            let report = run_changing(&run, &mut memory);
+            let name = format!("{} seed {seed}", case.name());
+            assert_eq!(model(&report, &memory, &setup, &name), all_units_once(&setup), "{name}");
+            assert!(report.generations.last().unwrap().membership.workers.contains(&setup.world()), "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_server_together_with_its_backup_ends_the_run_and_says_which_shard_was_lost() {
     for case in cases() {
         let setup = case.setup(Setup { servers: 2, workers: 4, steps: Some(8), ..case.draw(3) });
