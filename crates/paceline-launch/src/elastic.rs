@@ -3,6 +3,7 @@
 
 mod resize;
 
+use std::ops::Range;
 use std::time::Instant;
 
 use paceline_plan::{Elastic, Plan, PlanError};
@@ -31,6 +32,11 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
     let refuse = |problem: String| Err(PlanError::new("--elastic", format!("{least}..{most}"), problem));
     if least < 1 || least > workers || most < workers {
         return refuse(format!("the run begins with {workers} workers, which must be within"));
+    }
+    if most > shares && !setup.sync.is_bsp() {
+        return refuse(format!(
+            "without steps that all make together there is one share per worker, {shares}: more cannot join"
+        ));
     }
     if most > shares {
         return refuse(format!(
@@ -127,6 +133,17 @@ impl ElasticRun {
         }
     }
 
+    /// Whether workers make their steps together.
+    pub fn is_together(&self) -> bool {
+        self.base.sync.is_bsp()
+    }
+
+    /// Who has the parameters of each shard, with the backups of those that cannot give them any more.
+    pub fn holders(&self) -> impl Iterator<Item = (Range<usize>, [Option<MemberId>; 2])> {
+        let holders = self.membership.shards.iter().map(|shard| [Some(shard.primary), shard.backup]);
+        self.base.shards().into_iter().zip(holders.collect::<Vec<_>>())
+    }
+
     /// Whether a member takes part in the present generation.
     pub fn takes_part(&self, member: MemberId) -> bool {
         self.membership.rank(member).is_some()
@@ -134,7 +151,8 @@ impl ElasticRun {
 
     /// The member that has the first share: it tells how far the run has come.
     pub fn first_worker(&self) -> MemberId {
-        self.membership.shares[0]
+        let Membership { shares, workers, .. } = &self.membership;
+        shares.first().or(workers.first()).copied().unwrap_or_default()
     }
 
     /// The server that chooses where the run stops, if there are servers.
@@ -156,13 +174,14 @@ impl ElasticRun {
             commits: Vec::new(),
             handovers: Vec::new(),
             ahead: Vec::new(),
+            work: None,
         };
         if segment.from > 0 {
             let ranges = self.base.shards();
             let rank = |member| self.membership.rank(member).unwrap_or_default();
             let copies = self.membership.shards.iter().zip(ranges).filter_map(|(shard, range)| {
                 let (from, to) = (rank(shard.primary), rank(shard.backup?));
-                Some(Handover { from, to, range, optimiser: true })
+                Some(Handover { from, to, range, optimiser: true, older: None })
             });
             on.handovers = copies.collect();
         }
@@ -407,7 +426,10 @@ impl ElasticRun {
                 workers: on.membership.workers.len(),
                 servers: on.membership.servers.len(),
                 step: on.from,
-                steps_anew: u64::from(on.from < self.base.end() && self.reached >= on.from),
+                steps_anew: match &on.work {
+                    None => u64::from(on.from < self.base.end() && self.reached >= on.from),
+                    Some(work) => work.open.len() as u64,
+                },
                 pause_s: 0.0,
             },
         ));
@@ -451,7 +473,7 @@ impl ElasticRun {
     /// What the ranks of the plan would have kept, out of what members keep: workers have the same parameters, and the
     /// states of their shares; shards are with their primaries.
     pub fn parts(&self, kept: &[Option<RankState>], state: usize) -> Option<Vec<RankState>> {
-        let shares = self.base.shares();
+        let shares = self.membership.shares.len();
         let mut states: Vec<&[f32]> = vec![&[]; shares];
         for member in &self.membership.workers {
             let own = kept[*member].as_ref()?.numbers("state");
@@ -461,12 +483,13 @@ impl ElasticRun {
         }
         let first = kept[*self.membership.workers.first()?].as_ref()?;
         let worker = |rank: usize| {
+            let there = |_: &&RankState| self.membership.workers.contains(&rank);
+            let kept = kept[rank].as_ref().filter(there).unwrap_or(first);
+            if !self.is_together() {
+                return kept.clone();
+            }
             let own = self.base.positions(rank).into_iter().flat_map(|share| states[share].iter().copied());
-            with(
-                kept[rank].as_ref().filter(|_| self.membership.workers.contains(&rank)).unwrap_or(first),
-                "state",
-                own.collect(),
-            )
+            with(kept, "state", own.collect())
         };
         let mut parts: Vec<RankState> = (0..self.base.workers).map(worker).collect();
         for (shard, range) in self.membership.shards.iter().zip(self.base.shards()) {

@@ -147,7 +147,7 @@ impl<'a> RankContext<'a> {
             self.agreement() != ReplicaAgreement::Apart && self.state_count() > 0 && self.plan.workers > 1;
         // A script reports when it likes; its target ends the run as a request to stop does.
         // Stages are put together and evaluated elsewhere, while nobody else uses the cores.
-        let staged = self.setup.stages.is_some() || self.plan.elastic.is_some();
+        let staged = self.setup.stages.is_some() || self.plan.elastic.is_some() && self.together();
         averaged || staged || self.plan.stop_at_target && self.together() && self.plan.script.is_none()
     }
 
@@ -350,8 +350,11 @@ impl<'a> RankContext<'a> {
         })?;
         recorder.close();
         let Some(summary) = ran else { return Ok(()) };
-        let own = &summary.params[shard.clone()];
+        // Which shards it has at the end is the launcher's to know, where members may change.
+        let apart = plan.elastic.is_some() && !self.together();
+        let own = if apart { &summary.params[..] } else { &summary.params[shard.clone()] };
         let account = RankAccount {
+            steps: if apart { summary.steps } else { 0 },
             params_sha256: model::params_sha256(own),
             staleness: summary.staleness,
             ..account(&summary.times, summary.traffic)
@@ -387,11 +390,12 @@ impl<'a> RankContext<'a> {
         !servers || self.state_count() == 0
     }
 
-    /// Units of work between two snapshots of the servers' model; none where workers evaluate by themselves,
-    /// or where the model has state that servers do not see.
+    /// Units of work between two snapshots of the servers' model; none where workers evaluate by themselves, where the
+    /// model has state that servers do not see, or where members may change.
     fn snapshot_every(&self) -> Option<u64> {
         let RankModel::Native { dataset, .. } = &self.model else { return None };
-        if self.agreement() != ReplicaAgreement::Apart || !self.evaluates_on_the_way() {
+        let apart = self.agreement() == ReplicaAgreement::Apart;
+        if !apart || !self.evaluates_on_the_way() || self.plan.elastic.is_some() {
             return None;
         }
         let per_epoch = dataset.train.len().div_ceil(self.plan.global_batch()) as u64;

@@ -6,12 +6,22 @@ use std::ops::Range;
 
 use crate::setup::{GenerationMembers, Handover, Setup, pieces};
 use crate::vocabulary::{
-    Action, Actions, Buf, Input, MessageHead, OpId, Outcome, Participant, Rank, RankStanding, Region, Tag,
-    Time,
+    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, RankStanding, Region,
+    Tag, Time,
 };
 
 /// The phase of what is handed over: no strategy uses it.
 const HANDOVER: u32 = u32::MAX - 9;
+
+/// Something that a rank gets.
+struct Receipt {
+    number: usize,
+    handover: Handover,
+    /// Messages that have not come.
+    missing: usize,
+    /// What has come of parameters of which the rank keeps an older copy until all is there.
+    held: Vec<(Region, MsgId)>,
+}
 
 /// A participant that first gives, or gets, what ranks are handed.
 pub struct HandingOver {
@@ -21,8 +31,8 @@ pub struct HandingOver {
     message: usize,
     /// What this rank gives.
     gives: Vec<(usize, Handover)>,
-    /// What it gets, and how many messages of each are missing.
-    gets: Vec<(usize, Handover, usize)>,
+    /// What it gets.
+    gets: Vec<Receipt>,
     /// Blocks of the optimiser's memory.
     blocks: u16,
     sends: HashSet<OpId>,
@@ -49,7 +59,7 @@ impl HandingOver {
                 .filter(|(_, handover)| handover.to == rank)
                 .map(|(number, handover)| {
                     let missing = messages(&handover);
-                    (number, handover, missing)
+                    Receipt { number, handover, missing, held: Vec::new() }
                 })
                 .collect(),
             blocks: members.blocks,
@@ -84,27 +94,31 @@ impl HandingOver {
     }
 
     /// Takes a piece of what this rank gets.
-    fn take(&mut self, from: Rank, tag: Tag, head: MessageHead, msg: crate::MsgId, out: &mut Actions) {
+    fn take(&mut self, from: Rank, tag: Tag, head: MessageHead, msg: MsgId, out: &mut Actions) {
         let blocks = u64::from(self.blocks);
-        let of = |(number, handover, _): &&mut (usize, Handover, usize)| {
-            *number == tag.step as usize && handover.from == from
+        let of = |got: &&mut Receipt| got.number == tag.step as usize && got.handover.from == from;
+        let Some(got) = self.gets.iter_mut().find(of).filter(|got| head.unit <= blocks && got.missing > 0)
+        else {
+            return out.push(Action::Release(msg));
         };
-        if let Some((_, handover, missing)) = self.gets.iter_mut().find(of)
-            && let Some(range) = pieces(&handover.range, self.message).get(tag.bucket as usize)
-            && head.unit <= blocks
-            && *missing > 0
-        {
-            let dst = place(head.unit as u16, range.clone());
-            out.push(Action::Copy { dst, src: Region { buf: Buf::Msg(msg), offset: 0, len: dst.len } });
-            *missing -= 1;
+        let Some(range) = pieces(&got.handover.range, self.message).get(tag.bucket as usize).cloned() else {
+            return out.push(Action::Release(msg));
+        };
+        got.missing -= 1;
+        got.held.push((place(head.unit as u16, range), msg));
+        // An older copy stays whole until all of the new one is there: whoever gives it may be lost before.
+        if got.handover.older.is_none() || got.missing == 0 {
+            for (dst, msg) in got.held.drain(..) {
+                out.push(Action::Copy { dst, src: Region { buf: Buf::Msg(msg), offset: 0, len: dst.len } });
+                out.push(Action::Release(msg));
+            }
         }
-        out.push(Action::Release(msg));
     }
 
     /// Begins the run once everything is handed over.
     fn begin(&mut self, now: Time, out: &mut Actions) {
-        if let Some((_, handover, _)) = self.gets.iter().find(|(_, _, missing)| *missing > 0) {
-            return out.push(Action::WaitingFor(handover.from));
+        if let Some(awaited) = self.gets.iter().find(|got| got.missing > 0) {
+            return out.push(Action::WaitingFor(awaited.handover.from));
         }
         if !self.sends.is_empty() {
             return;
@@ -149,6 +163,8 @@ impl Participant for HandingOver {
                         out.push(Action::Release(msg));
                     }
                 }
+                let held = self.gets.iter_mut().flat_map(|got| got.held.drain(..));
+                held.for_each(|(_, msg)| out.push(Action::Release(msg)));
                 out.push(Action::Finish(Outcome::Lost(rank)));
             }
             input => self.early.push(input),
@@ -164,10 +180,16 @@ impl Participant for HandingOver {
     }
 
     fn standing(&self) -> RankStanding {
-        let missing = self.gets.iter().filter(|(_, _, missing)| *missing > 0);
-        RankStanding {
-            missing: missing.map(|(_, handover, _)| handover.range.clone()).collect(),
-            ..self.inner.standing()
+        let mut standing = self.inner.standing();
+        for got in self.gets.iter().filter(|got| got.missing > 0) {
+            match &got.handover.older {
+                None => standing.missing.push(got.handover.range.clone()),
+                Some(older) => {
+                    let same = standing.parts.iter_mut().find(|part| part.part == older.part);
+                    same.into_iter().for_each(|part| part.clone_from(older));
+                }
+            }
         }
+        standing
     }
 }

@@ -58,7 +58,7 @@ pub use membership::{
 pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
 pub use schedule::{CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, SizedPath};
-pub use setup::{Averages, GenerationMembers, Handover, Refusal, Setup, Tensor};
+pub use setup::{Averages, GenerationMembers, Handover, Refusal, Setup, Tensor, WorkLeft};
 pub use stages::{BatchLengths, Crossing, Stage, StageSetup};
 pub use step_driver::{StepDriver, StepProtocol};
 pub use strategies::{

@@ -9,12 +9,17 @@
 //!   the same update: every copy of every part is at that step, or one further. The step behind it is made anew.
 //!
 //! Who has no whole parameters, or those of an older step, is handed them by somebody who has.
+//!
+//! Where workers take units of work one by one, there are no steps to agree on: what counts is which units each part of the
+//! servers' parameters has. Of two copies of a part, one has the beginning of what the other one has, and is handed the rest.
+//! Units that some part lacks are done again ([`WorkLeft`]); workers begin with the servers' parameters.
 
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
-use crate::setup::{GenerationMembers, Handover, Setup};
-use crate::vocabulary::{Rank, RankStanding};
+use crate::setup::{GenerationMembers, Handover, Setup, WorkLeft};
+use crate::vocabulary::{PartStanding, Rank, RankStanding};
 
 /// A process, whatever rank it has in a generation.
 pub type MemberId = usize;
@@ -35,7 +40,7 @@ pub struct Membership {
     pub workers: Vec<MemberId>,
     /// The servers, by rank behind the workers.
     pub servers: Vec<MemberId>,
-    /// Who computes each share.
+    /// Who computes each share; empty where workers take units one by one.
     pub shares: Vec<MemberId>,
     /// Who holds each shard.
     pub shards: Vec<ServerShard>,
@@ -71,6 +76,8 @@ pub struct Regrouped {
     pub handovers: Vec<Handover>,
     /// Parts whose update of that step is made already, by rank.
     pub ahead: Vec<Vec<u32>>,
+    /// The work that is left, where workers take units one by one.
+    pub work: Option<WorkLeft>,
 }
 
 /// Why a run cannot go on.
@@ -111,9 +118,10 @@ impl Membership {
         let next = |shard: usize| servers[(shard + 1) % servers.len()];
         let shard =
             |shard: usize| ServerShard { primary: servers[shard], backup: backups.then(|| next(shard)) };
+        let shares = if setup.sync.is_bsp() { setup.shares() } else { 0 };
         Self {
             workers: (0..setup.workers).collect(),
-            shares: (0..setup.shares()).map(|position| setup.host(position)).collect(),
+            shares: (0..shares).map(|position| setup.host(position)).collect(),
             shards: (0..servers.len()).map(shard).collect(),
             servers,
             backups,
@@ -147,25 +155,51 @@ impl Membership {
         let topology = base.topology();
         let rank = |member: &MemberId| self.rank(*member).unwrap_or_default();
         let copies = self.shards.iter().filter_map(|shard| shard.backup.as_ref());
-        let hosts = self.shares.iter().chain(self.shards.iter().map(|shard| &shard.primary)).chain(copies);
+        // Who takes units one by one has one position.
+        let positions = if base.sync.is_bsp() { &self.shares } else { &self.workers };
+        let hosts = positions.iter().chain(self.shards.iter().map(|shard| &shard.primary)).chain(copies);
         let members = GenerationMembers {
-            seats: (0..base.shares()).map(|position| topology.seat(position).0).collect(),
+            seats: (0..positions.len()).map(|position| topology.seat(position).0).collect(),
             placement: hosts.map(rank).collect(),
             shards: self.shards.len(),
             handovers: going_on.map_or_else(Vec::new, |on| on.handovers.clone()),
             ahead: going_on.map_or_else(Vec::new, |on| on.ahead.clone()),
             blocks,
+            work: going_on.and_then(|on| on.work.clone()),
         };
         Setup {
-            workers: self.workers.len(),
-            servers: self.servers.len(),
-            shares: Some(base.shares()),
-            hosts: Vec::new(),
             from: going_on.map_or(base.from, |on| on.from),
             generation: base.generation + generation,
-            membership: Some(Arc::new(members)),
-            ..base.clone()
+            ..base.of_members(self.workers.len(), self.servers.len(), members)
         }
+    }
+
+    /// Steps of which every part of the servers' parameters has all units, where workers take units one by one: as far as
+    /// these members' copies have them.
+    pub fn steps_done(&self, survivors: &[(MemberId, RankStanding)], base: &Setup) -> u64 {
+        let parts = survivors.iter().flat_map(|(_, standing)| &standing.parts);
+        WorkLeft::of(parts).first() / base.shares() as u64
+    }
+}
+
+impl WorkLeft {
+    /// What the furthest of these copies of all parts lack.
+    fn of<'p>(copies: impl IntoIterator<Item = &'p PartStanding>) -> Self {
+        let mut parts: BTreeMap<u32, &PartStanding> = BTreeMap::new();
+        for copy in copies {
+            let furthest = parts.entry(copy.part).or_insert(copy);
+            if copy.updates() > furthest.updates() {
+                *furthest = copy;
+            }
+        }
+        let next = parts.values().map(|part| part.made).max().unwrap_or(0);
+        let lacked = parts.values().flat_map(|part| part.lacks.iter().copied().chain(part.made..next));
+        let open: BTreeSet<u64> = lacked.collect();
+        let made = parts.values().flat_map(|part| {
+            let has = open.iter().filter(|unit| part.has(**unit));
+            has.map(|unit| (part.part, *unit)).collect::<Vec<_>>()
+        });
+        Self { made: made.collect(), open: open.into_iter().collect(), next }
     }
 }
 
@@ -189,6 +223,31 @@ pub fn place_shares(before: &[Option<Rank>], workers: usize) -> Vec<Rank> {
     kept.into_iter().map(|rank| rank.or_else(|| free.next()).unwrap_or_default()).collect()
 }
 
+/// From where workers go on that make their steps together.
+struct CommonStep {
+    from: u64,
+    /// Workers that have its parameters, or can make them by the update that they have put off.
+    has: Vec<MemberId>,
+    commits: Vec<MemberId>,
+}
+
+impl CommonStep {
+    /// None if no worker has parameters.
+    fn of(workers: &[MemberId], standing: impl Fn(MemberId) -> Option<RankStanding>) -> Option<Self> {
+        let all: Vec<(MemberId, RankStanding)> =
+            workers.iter().filter_map(|member| Some((*member, standing(*member)?))).collect();
+        let whole: Vec<_> = all.iter().filter(|(_, standing)| standing.missing.is_empty()).collect();
+        let reach = |standing: &RankStanding| standing.at + u64::from(standing.ready);
+        let updated = whole.iter().map(|(_, standing)| standing.at).max()?;
+        let common = whole.iter().map(|(_, standing)| reach(standing)).min()?;
+        let from = updated.max(common);
+        let has: Vec<_> = whole.iter().filter(|(_, standing)| reach(standing) >= from).collect();
+        let behind = has.iter().filter(|(_, standing)| standing.at < from);
+        let commits = behind.map(|(member, _)| *member).collect();
+        Some(Self { from, has: has.iter().map(|(member, _)| *member).collect(), commits })
+    }
+}
+
 /// How a run goes on after a generation: `base` as in [`Membership::setup`].
 pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<Regrouped, RegroupEnd> {
     let standing = |member: MemberId| part.survivors.iter().find(|(id, _)| *id == member).map(|(_, s)| s);
@@ -196,16 +255,12 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
         members.iter().copied().filter(|member| standing(*member).is_some()).collect()
     };
     let (mut workers, mut servers) = (there(&before.workers), there(&before.servers));
-    let whole = |member: &&MemberId| standing(**member).is_some_and(|s| s.missing.is_empty());
-    let reach = |member: &MemberId| standing(*member).map_or(0, |s| s.at + u64::from(s.ready));
-    let updated = workers.iter().filter(whole).filter_map(|member| Some(standing(*member)?.at)).max();
-    let Some(updated) = updated else { return Err(RegroupEnd::NobodyLeft) };
-    let common = workers.iter().filter(whole).map(reach).min().unwrap_or(0);
-    let from = updated.max(common);
-    let has: Vec<MemberId> =
-        workers.iter().filter(whole).filter(|member| reach(member) >= from).copied().collect();
-    let behind = |member: &MemberId| standing(*member).is_some_and(|s| s.at < from);
-    let commits = has.iter().copied().filter(behind).collect();
+    let together = match base.sync.is_bsp() {
+        true => {
+            Some(CommonStep::of(&workers, |member| standing(member).cloned()).ok_or(RegroupEnd::NobodyLeft)?)
+        }
+        false => None,
+    };
 
     let most = part.most.min(base.shares()).saturating_sub(workers.len());
     workers.extend(part.workers.iter().take(most));
@@ -229,32 +284,70 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
         shards,
         backups: before.backups,
     };
+    // Who has a shard's parameters already, among those who hold it from now on.
+    let has = |member: MemberId, shard: usize| holds(before, member, shard) && copy(member, shard);
+    let own = |member: MemberId, shard: usize| -> Vec<&PartStanding> {
+        let parts = standing(member).into_iter().flat_map(|s| &s.parts);
+        parts.filter(|part| ranges[shard].contains(&part.range.start)).collect()
+    };
     let rank = |member: MemberId| membership.rank(member).unwrap_or_default();
     let mut handovers = Vec::new();
-    for member in membership.workers.iter().filter(|member| !has.contains(member)) {
-        let optimiser = before.shards.is_empty();
-        handovers.push(Handover { from: rank(has[0]), to: rank(*member), range: 0..base.params, optimiser });
-    }
-    let mut ahead = vec![Vec::new(); membership.workers.len() + membership.servers.len()];
-    let made = |member: MemberId, shard: usize| {
-        let parts = standing(member).into_iter().flat_map(|s| &s.parts);
-        let of_shard = parts.filter(|part| ranges[shard].contains(&part.start));
-        of_shard.filter(|part| part.made > from).map(|part| part.part).collect::<Vec<_>>()
-    };
     for (i, shard) in membership.shards.iter().enumerate() {
-        let (primary, from) = (shard.primary, rank(shard.primary));
-        ahead[from].extend(made(primary, i));
         let Some(backup) = shard.backup else { continue };
-        let to = rank(backup);
-        if holds(before, backup, i) && copy(backup, i) {
-            ahead[to].extend(made(backup, i));
-        } else {
-            // A copy is as far as what it is made of.
-            ahead[to].extend(made(primary, i));
-            handovers.push(Handover { from, to, range: ranges[i].clone(), optimiser: true });
+        let (from, to) = (rank(shard.primary), rank(backup));
+        if !has(backup, i) {
+            handovers.push(Handover { from, to, range: ranges[i].clone(), optimiser: true, older: None });
+        } else if together.is_none() {
+            handovers.extend(level((from, own(shard.primary, i)), (to, own(backup, i))));
         }
     }
-    Ok(Regrouped { membership, from, commits, handovers, ahead })
+    let Some(CommonStep { from, has: workers_with, commits }) = together else {
+        let holders = membership.shards.iter().enumerate().flat_map(|(i, shard)| {
+            let backup = shard.backup.filter(|backup| has(*backup, i));
+            [Some(shard.primary), backup].into_iter().flatten().map(move |member| (member, i))
+        });
+        let work = WorkLeft::of(holders.flat_map(|(member, shard)| own(member, shard)));
+        let from = work.first() / base.shares() as u64;
+        let work = Some(work);
+        return Ok(Regrouped { membership, from, commits: Vec::new(), handovers, ahead: Vec::new(), work });
+    };
+    let first = rank(workers_with[0]);
+    let lacking = membership.workers.iter().filter(|member| !workers_with.contains(member));
+    let optimiser = before.shards.is_empty();
+    handovers.extend(lacking.map(|member| {
+        let (to, range) = (rank(*member), 0..base.params);
+        Handover { from: first, to, range, optimiser, older: None }
+    }));
+    let mut ahead = vec![Vec::new(); membership.workers.len() + membership.servers.len()];
+    let made = |member: MemberId, shard: usize| {
+        let ahead = own(member, shard).into_iter().filter(|part| part.made > from);
+        ahead.map(|part| part.part).collect::<Vec<_>>()
+    };
+    for (i, shard) in membership.shards.iter().enumerate() {
+        ahead[rank(shard.primary)].extend(made(shard.primary, i));
+        let Some(backup) = shard.backup else { continue };
+        // A copy is as far as what it is made of.
+        ahead[rank(backup)].extend(made(if has(backup, i) { backup } else { shard.primary }, i));
+    }
+    Ok(Regrouped { membership, from, commits, handovers, ahead, work: None })
+}
+
+/// What two copies of a shard hand each other, where units are applied one by one: of each part, who has more of it gives it
+/// to the other one, which keeps what it has until all has come.
+fn level<'p>(
+    (one, ones): (Rank, Vec<&'p PartStanding>),
+    (other, others): (Rank, Vec<&'p PartStanding>),
+) -> impl Iterator<Item = Handover> + 'p {
+    ones.into_iter().filter_map(move |part| {
+        let twin = others.iter().find(|twin| twin.part == part.part)?;
+        let (from, to, older) = match part.updates().cmp(&twin.updates()) {
+            Ordering::Equal => return None,
+            Ordering::Greater => (one, other, *twin),
+            Ordering::Less => (other, one, part),
+        };
+        let (range, older) = (part.range.clone(), Some(older.clone()));
+        Some(Handover { from, to, range, optimiser: true, older })
+    })
 }
 
 fn meets(a: &Range<usize>, b: &Range<usize>) -> bool {
@@ -407,7 +500,12 @@ mod tests {
             [(2, 3), (3, 2)].map(|(primary, b)| ServerShard { primary, backup: Some(b) })
         );
         let server = |made: [u64; 2]| {
-            let part = |i: usize| PartStanding { part: i as u32, start: 5 * i, made: made[i] };
+            let part = |i: usize| PartStanding {
+                part: i as u32,
+                range: 5 * i..5 * i + 5,
+                made: made[i],
+                lacks: Vec::new(),
+            };
             RankStanding { parts: vec![part(0), part(1)], ..RankStanding::default() }
         };
         let workers = [(0, at(4, false)), (1, at(3, false))];
@@ -415,7 +513,7 @@ mod tests {
         let on = regroup(&before, &part(survivors()), &base).unwrap();
         assert_eq!(on.membership.shards, [ServerShard { primary: 3, backup: None }; 2]);
         assert_eq!((on.from, &on.ahead[2][..]), (4, &[0][..]), "one part has its update already");
-        assert_eq!(on.handovers, [Handover { from: 0, to: 1, range: 0..10, optimiser: false }]);
+        assert_eq!(on.handovers, [Handover { from: 0, to: 1, range: 0..10, optimiser: false, older: None }]);
         let joined = TakingPart { servers: vec![7], ..part(survivors()) };
         let on = regroup(&before, &joined, &base).unwrap();
         assert_eq!(on.membership.shards, [ServerShard { primary: 3, backup: Some(7) }; 2]);
@@ -431,5 +529,54 @@ mod tests {
         let few = TakingPart { least: 2, ..part(vec![(0, at(1, false))]) };
         assert_eq!(regroup(&before, &few, &base), Err(RegroupEnd::TooFew { workers: 1, least: 2 }));
         assert_eq!(regroup(&before, &part(Vec::new()), &base), Err(RegroupEnd::NobodyLeft));
+    }
+
+    #[test]
+    fn units_that_some_part_lacks_are_left_and_the_copy_that_has_fewer_is_handed_the_part() {
+        let sync = (crate::consistency::find("asp").unwrap().make)(&crate::Options::default(), 9);
+        let base = Setup { sync, ..Setup::new(2, 2, 10, 9) };
+        let before = Membership::first(&base, true);
+        assert!(before.shares.is_empty(), "workers take units as they come");
+        let copy = |i: usize, made, lacks: &[u64]| PartStanding {
+            part: i as u32,
+            range: 5 * i..5 * i + 5,
+            made,
+            lacks: lacks.to_vec(),
+        };
+        let server =
+            |parts: [PartStanding; 2]| RankStanding { parts: parts.into(), ..RankStanding::default() };
+        // Unit 3 has come to part 0 alone, and not to its copy; unit 4 to both parts and copies.
+        let survivors = || {
+            let first = server([copy(0, 5, &[]), copy(1, 5, &[3])]);
+            vec![(0, at(2, false)), (2, first), (3, server([copy(0, 5, &[3]), copy(1, 5, &[3])]))]
+        };
+        let on = regroup(&before, &part(survivors()), &base).unwrap();
+        let work = WorkLeft { open: vec![3], next: 5, made: vec![(0, 3)] };
+        assert_eq!((on.from, on.work.as_ref()), (1, Some(&work)), "three units are one step and a half");
+        assert_eq!((work.lacking(0), work.lacking(1)), (vec![], vec![3]));
+        let older = Some(copy(0, 5, &[3]));
+        let levelled = Handover { from: 1, to: 2, range: 0..5, optimiser: true, older };
+        assert_eq!(on.handovers, [levelled], "the workers' parameters count for nothing");
+        // Without the server that had it, unit 3 is done again for both.
+        let fewer = survivors().into_iter().filter(|(member, _)| *member != 2).collect();
+        let work = regroup(&before, &part(fewer), &base).unwrap().work.unwrap();
+        assert_eq!(work, WorkLeft { open: vec![3], next: 5, made: vec![] });
+        let none = vec![(2, server([copy(0, 5, &[]), copy(1, 5, &[])]))];
+        let few = regroup(&before, &part(none), &base);
+        assert_eq!(few, Err(RegroupEnd::TooFew { workers: 0, least: 1 }), "servers have all that counts");
+    }
+
+    #[test]
+    fn a_part_knows_which_units_it_has() {
+        let mut part = PartStanding { part: 0, range: 0..1, made: 0, lacks: Vec::new() };
+        for (unit, made, lacks, first) in
+            [(0, 1, vec![], 1), (3, 4, vec![1, 2], 1), (1, 4, vec![2], 2), (2, 4, vec![], 4)]
+        {
+            assert!(!part.has(unit));
+            part.note(unit);
+            assert!(part.has(unit));
+            assert_eq!((part.made, &part.lacks, part.first_missing()), (made, &lacks, first));
+        }
+        assert_eq!(part.updates(), 4);
     }
 }

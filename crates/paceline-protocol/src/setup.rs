@@ -12,7 +12,7 @@ use crate::schedule::SizedPath;
 use crate::stages::StageSetup;
 use crate::strategies::StrategyProgram;
 use crate::topology::Topology;
-use crate::vocabulary::{Rank, WorkUnit};
+use crate::vocabulary::{PartStanding, Rank, WorkUnit};
 
 /// What is averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,39 @@ pub struct Setup {
     pub backups: bool,
     /// The numbers of a server's parts whose update of step `from` is made already.
     pub ahead: Vec<u32>,
+    /// Units of a global batch, where workers take them one by one and may be fewer, or others, than the plan has.
+    pub batch: Option<usize>,
+    /// Where such a run goes on after its members have changed.
+    pub work: Option<WorkLeft>,
+}
+
+/// The work that is left after a change of members, where workers take units one by one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkLeft {
+    /// Units that some part lacks, in rising order: they are handed out first.
+    pub open: Vec<u64>,
+    /// The first unit behind all that any part has.
+    pub next: u64,
+    /// Parts that have one of the open units already, with its number: it is not applied to them again.
+    pub made: Vec<(u32, u64)>,
+}
+
+impl WorkLeft {
+    /// Whether nothing is left of a run of so many units.
+    pub fn is_done(&self, units: u64) -> bool {
+        self.first() >= units
+    }
+
+    /// The first unit that some part lacks.
+    pub fn first(&self) -> u64 {
+        self.open.first().copied().unwrap_or(self.next)
+    }
+
+    /// The units that a part lacks.
+    pub fn lacking(&self, part: u32) -> Vec<u64> {
+        let has = |unit: &u64| self.made.contains(&(part, *unit));
+        self.open.iter().copied().filter(|unit| !has(unit)).collect()
+    }
 }
 
 /// One generation of a run whose members may change: who hosts what, and what is handed over before its first step.
@@ -112,6 +145,17 @@ pub struct GenerationMembers {
     pub ahead: Vec<Vec<u32>>,
     /// Blocks of the optimiser's memory, each as long as the parameters.
     pub blocks: u16,
+    /// The work that is left, where workers take units one by one; none before members have changed.
+    pub work: Option<WorkLeft>,
+}
+
+impl GenerationMembers {
+    /// Goes on with the same members: everybody has everything by now.
+    pub fn settled(&mut self) {
+        self.handovers.clear();
+        self.ahead.clear();
+        self.work = None;
+    }
 }
 
 /// Parameters, and what the optimiser knows of them, for a rank that does not have them.
@@ -125,6 +169,8 @@ pub struct Handover {
     pub range: Range<usize>,
     /// Whether the optimiser's memory goes with them.
     pub optimiser: bool,
+    /// Where an older copy stands that the rank has, and keeps until it has all of the new one.
+    pub older: Option<PartStanding>,
 }
 
 /// Why a strategy cannot be run with a setup.
@@ -172,6 +218,22 @@ impl Setup {
             membership: None,
             backups: false,
             ahead: Vec::new(),
+            batch: None,
+            work: None,
+        }
+    }
+
+    /// The same run with the members of a generation: so many workers and servers.
+    pub fn of_members(&self, workers: usize, servers: usize, members: GenerationMembers) -> Self {
+        let together = self.sync.is_bsp();
+        Self {
+            workers,
+            servers,
+            shares: Some(if together { self.shares() } else { workers }),
+            batch: (!together).then(|| self.shares()),
+            hosts: Vec::new(),
+            membership: Some(Arc::new(members)),
+            ..self.clone()
         }
     }
 
@@ -247,6 +309,7 @@ impl Setup {
             inner.servers = members.shards;
             inner.backups = self.backups();
             inner.ahead = members.ahead.get(rank).cloned().unwrap_or_default();
+            inner.work.clone_from(&members.work);
         }
         inner
     }
@@ -265,7 +328,7 @@ impl Setup {
     /// Which of the positions of a rank computes a unit: the number of its gradient buffer.
     pub fn slot(&self, rank: Rank, unit: WorkUnit) -> usize {
         match &self.membership {
-            _ if self.one_position_each() => 0,
+            _ if self.one_position_each() || self.batch.is_some() => 0,
             Some(members) => members.placement[..unit.share].iter().filter(|host| **host == rank).count(),
             None => unit.share.saturating_sub(part(&(0..self.shares()), self.workers, rank).start),
         }
@@ -273,8 +336,13 @@ impl Setup {
 
     /// The unit with a running number.
     pub fn unit(&self, number: u64) -> WorkUnit {
-        let p = self.workers as u64;
-        WorkUnit { step: number / p, share: (number % p) as usize }
+        let units = self.units();
+        WorkUnit { step: number / units, share: (number % units) as usize }
+    }
+
+    /// Units of a global batch.
+    pub fn units(&self) -> u64 {
+        self.batch.unwrap_or(self.workers) as u64
     }
 
     /// The buckets: ranges of the flat buffer in the order in which backward finishes them, from the end

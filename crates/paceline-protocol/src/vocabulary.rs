@@ -525,12 +525,41 @@ pub struct RankStanding {
 }
 
 /// Where a part of a server's parameters stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartStanding {
     /// Its number among all parts.
     pub part: u32,
-    /// Its first element in the flat buffer.
-    pub start: usize,
-    /// Updates made to it.
+    /// Its elements in the flat buffer.
+    pub range: Range<usize>,
+    /// Updates made to it: of steps that all make together; else of units of work, those below this number.
     pub made: u64,
+    /// The units below that number that it lacks, in rising order.
+    pub lacks: Vec<u64>,
+}
+
+impl PartStanding {
+    /// Whether it has the update of a unit.
+    pub fn has(&self, unit: u64) -> bool {
+        unit < self.made && self.lacks.binary_search(&unit).is_err()
+    }
+
+    /// Notes the update of a unit.
+    pub fn note(&mut self, unit: u64) {
+        if unit >= self.made {
+            self.lacks.extend(self.made..unit);
+            self.made = unit + 1;
+        } else if let Ok(at) = self.lacks.binary_search(&unit) {
+            self.lacks.remove(at);
+        }
+    }
+
+    /// Updates made to it.
+    pub fn updates(&self) -> u64 {
+        self.made - self.lacks.len() as u64
+    }
+
+    /// The first unit that it lacks.
+    pub fn first_missing(&self) -> u64 {
+        self.lacks.first().copied().unwrap_or(self.made)
+    }
 }

@@ -271,7 +271,7 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("shares", "Shares of a global batch, --batch samples each [default: one per worker]: 2 workers with 4 shares \
             train exactly as 4 workers would (exact paths and ps, with --sync bsp)", text::<usize>()).called("S"),
         new("elastic", "Go on when workers are lost, with at least MIN and at most MAX of them: the rest take over their \
-            shares, and the result is the same (docs/elastic.md)", SettingKind::Text(|text| Elastic::bounds(text).map(drop)))
+            shares, and with --sync bsp the result is the same (docs/elastic.md)", SettingKind::Text(|text| Elastic::bounds(text).map(drop)))
             .called("MIN..MAX"),
         new("spare", "Workers that wait until another one is lost, and take its place", text::<usize>()).called("N"),
         new("backup", "Copies of each server shard on other servers, 0 or 1: a lost server's copy takes its place",

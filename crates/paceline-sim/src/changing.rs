@@ -100,6 +100,7 @@ pub fn run_changing<M: RankMemory>(run: &ChangingRun<'_>, memory: &mut M) -> Cha
         finished: vec![Vec::new(); members],
         spent: vec![SimulatedTimes::default(); members],
         messages: 0,
+        staleness: Vec::new(),
     };
     let changing = Changing {
         run: *run,
@@ -137,6 +138,11 @@ impl<M: RankMemory> Changing<'_, M> {
                 last.to = on.from;
                 last.caught_up.clone_from(&on.commits);
                 last.ahead = on.ahead.iter().map(Vec::len).sum();
+                if let Some(work) = &on.work {
+                    last.begun = on.from + work.open.len() as u64;
+                    last.levelled = on.handovers.iter().filter(|handover| handover.older.is_some()).count();
+                    last.open.clone_from(&work.open);
+                }
             }
             (now, number) = (at, number + 1);
             self.membership = on.membership.clone();
@@ -224,10 +230,19 @@ impl<M: RankMemory> Changing<'_, M> {
             .collect();
         let done = happened.outcomes.iter().flatten().all(|outcome| *outcome == Outcome::Completed);
         let workers = || standings.iter().filter(|(member, _)| self.membership.workers.contains(member));
-        let over = done
-            && workers().next().is_some()
-            && workers().all(|(_, standing)| standing.at >= setup.end() && standing.missing.is_empty());
-        let to = workers().map(|(_, standing)| standing.at).max().unwrap_or(setup.from);
+        let there = |standing: &RankStanding| standing.at >= setup.end() && standing.missing.is_empty();
+        let (at_end, to) = match setup.sync.is_bsp() {
+            true => (
+                workers().all(|(_, standing)| there(standing)),
+                workers().map(|(_, standing)| standing.at).max().unwrap_or(setup.from),
+            ),
+            // What counts are the updates that the servers have made.
+            false => {
+                let to = self.membership.steps_done(&standings, run.setup);
+                (to >= setup.end(), to)
+            }
+        };
+        let over = done && workers().next().is_some() && at_end;
         self.report.generations.push(GenerationReport {
             began: now,
             ended,
@@ -239,6 +254,8 @@ impl<M: RankMemory> Changing<'_, M> {
             handed: Vec::new(),
             caught_up: Vec::new(),
             ahead: 0,
+            levelled: 0,
+            open: Vec::new(),
             begun,
             first_step,
         });
@@ -366,6 +383,7 @@ impl<M: RankMemory> Changing<'_, M> {
     ) {
         finished.iter().for_each(|(member, at)| self.finished(*member, *at));
         self.report.messages += happened.messages;
+        self.report.staleness.extend(happened.staleness.iter().flatten());
         for (spent, member) in happened.spent.iter().zip(members) {
             let sum = &mut self.report.spent[*member];
             sum.compute += spent.compute;

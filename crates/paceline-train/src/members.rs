@@ -4,8 +4,6 @@
 //! stand, is told the next generation, makes the update that it has put off if it is told to, takes its new place,
 //! connects anew and goes on.
 
-use std::sync::Arc;
-
 use paceline_protocol::{GenerationMembers, MemberId, Rank, RankStanding, Setup};
 use paceline_wire::Transport;
 use serde::{Deserialize, Serialize};
@@ -35,14 +33,7 @@ pub struct Generation {
 impl Generation {
     /// What the strategy is told; `base` is the run with the members that it begins with.
     pub fn setup(&self, base: &Setup) -> Setup {
-        Setup {
-            workers: self.workers,
-            servers: self.servers,
-            shares: Some(base.shares()),
-            hosts: Vec::new(),
-            membership: Some(Arc::new(self.hosting.clone())),
-            ..base.clone()
-        }
+        base.of_members(self.workers, self.servers, self.hosting.clone())
     }
 
     /// Whether the run was under way before.

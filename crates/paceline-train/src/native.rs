@@ -51,8 +51,9 @@ pub fn batch<'a>(
 
 /// The step and the share of it that a worker takes samples from.
 fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -> (u64, usize) {
-    // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
-    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.end());
+    // A worker that holds data of its own takes it in its own order, whatever unit it was handed; where workers may be lost,
+    // data go with the unit.
+    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.end()) && plan.elastic.is_none();
     match own_share {
         true => (begin.step % order.steps(), rank),
         false => (begin.unit.step, begin.unit.share),

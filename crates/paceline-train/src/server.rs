@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::Compute;
-use paceline_protocol::{Buf, Input, Rank, Setup, Strategy, Trace};
+use paceline_protocol::{Buf, Input, PartStanding, Rank, Setup, Strategy, Trace, WorkLeft};
 use paceline_record::{Observer, StepRow};
 use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
@@ -26,6 +26,8 @@ use crate::worker::participant;
 
 /// What came of a server.
 pub struct Summary {
+    /// Steps of which it has all updates.
+    pub steps: u64,
     /// The parameters; only the shard's part is its own.
     pub params: Vec<f32>,
     /// Time spent.
@@ -115,10 +117,12 @@ pub fn run(
             Err(error) => return Err(error),
         }
     }
+    let steps = server.step();
     let (engine, mut memory) = server.parts();
     engine.finish(&mut memory)?;
     let Server { engine, params, .. } = server;
     Ok(Some(Summary {
+        steps,
         traffic: engine.traffic(),
         times: engine.times,
         staleness: engine.staleness,
@@ -194,6 +198,7 @@ impl<'a> Server<'a> {
             begun: false,
         };
         server.show_optimiser();
+        server.count_updates();
         Ok(server)
     }
 
@@ -229,6 +234,21 @@ impl<'a> Server<'a> {
         }
     }
 
+    /// Notes how many updates each part has, where they are not those of steps: whoever is handed what the optimiser
+    /// remembers goes on counting from there.
+    fn count_updates(&mut self) {
+        if self.setup.batch.is_none() {
+            return;
+        }
+        let work = self.generation.as_ref().and_then(|generation| generation.hosting.work.as_ref());
+        let (parts, units) = (self.engine.standing().parts, self.setup.units());
+        let first = self.generation.as_ref().map_or(0, |generation| generation.segment.from);
+        for PartStanding { part, range, .. } in parts {
+            let lacking = |work: &WorkLeft| work.next - work.lacking(part).len() as u64;
+            self.update.counted(range.start, work.map_or(first * units, lacking));
+        }
+    }
+
     /// Serves until the run ends: whether it has come to its end, or stops. The generation's end is an error.
     fn generation(
         &mut self,
@@ -250,9 +270,7 @@ impl<'a> Server<'a> {
                 }
                 control.segment = next;
                 if let Some(generation) = &mut self.generation {
-                    // Everybody has everything by now.
-                    generation.hosting.handovers.clear();
-                    generation.hosting.ahead.clear();
+                    generation.hosting.settled();
                     self.setup = generation.setup(self.job.setup);
                 }
                 let participant = participant(self.job.strategy, &self.setup, self.rank, next);
@@ -286,7 +304,9 @@ impl<'a> Server<'a> {
     /// Steps whose updates were made here.
     fn step(&self) -> u64 {
         if self.generation.is_some() {
-            return self.engine.standing().parts.iter().map(|part| part.made).min().unwrap_or(0);
+            let parts = self.engine.standing().parts;
+            let made = parts.iter().map(PartStanding::first_missing).min().unwrap_or(0);
+            return if self.setup.batch.is_some() { made / self.setup.units() } else { made };
         }
         // Every unit of work has left one update.
         (self.engine.staleness.len() / self.setup.of_stage(self.setup.stage_of(self.rank)).shares()) as u64
@@ -305,10 +325,13 @@ impl<'a> Server<'a> {
         let account = Account { staleness: self.engine.staleness.clone(), place, ..Account::default() };
         let account = account.note(&self.clock, &self.engine.times);
         let (part, step) = match self.generation {
-            // Which shards it has is the launcher's to know, and which step this is the workers'.
+            // Which shards it has is the launcher's to know, and which step this is the workers', if they make it together.
             Some(_) => {
                 let named = [("params", &params[..])];
-                (part_in_one_piece(account, &named, update, setup.params, step), None)
+                let knows = setup.batch.is_some() && !self.engine.standing().parts.is_empty();
+                let updates = if setup.batch.is_some() { step * setup.units() } else { step };
+                let step = knows.then_some(step);
+                (part_in_one_piece(account, &named, update, setup.params, updates), step)
             }
             None => {
                 let own = setup.of_stage(setup.stage_of(*rank));
@@ -369,6 +392,7 @@ impl<'a> Server<'a> {
         }
         lend_sums(&self.grads, &self.setup, &mut self.engine)?;
         self.show_optimiser();
+        self.count_updates();
         let (engine, mut memory) = self.parts();
         engine.start(&mut memory)?;
         self.steps.skip(&self.clock, &self.engine.times);

@@ -29,6 +29,8 @@ pub struct Update {
     frozen: Vec<(usize, Vec<f32>)>,
     /// What another one's optimiser remembered, block by block, laid out like the parameters.
     taken_over: Vec<Vec<f32>>,
+    /// Updates of ranges that were handed over, by the range's start, where they are not one per step.
+    counted: HashMap<usize, u64>,
 }
 
 /// What is made of a gradient.
@@ -117,7 +119,8 @@ impl Update {
     }
 
     fn by(rule: Rule) -> Self {
-        Self { rule, ranges: HashMap::new(), inherited: None, frozen: Vec::new(), taken_over: Vec::new() }
+        let (ranges, counted) = (HashMap::new(), HashMap::new());
+        Self { rule, ranges, inherited: None, frozen: Vec::new(), taken_over: Vec::new(), counted }
     }
 
     /// Sets the present learning rate of the worker whose gradient comes next, as a multiple of the first one.
@@ -210,6 +213,11 @@ impl Update {
         known[offset..end].copy_from_slice(values);
     }
 
+    /// Notes how many updates were made to the range that starts here, if it is taken over.
+    pub(crate) fn counted(&mut self, start: usize, updates: u64) {
+        self.counted.insert(start, updates);
+    }
+
     /// What was inherited, if nothing was made of it yet: its updates, its numbers.
     pub(crate) fn inherited(&self) -> Option<(u64, &[f32])> {
         let inherited = self.inherited.as_ref().filter(|_| self.ranges.is_empty())?;
@@ -234,8 +242,9 @@ impl Update {
             Rule::Optimise(own) => {
                 let lr = own.lr(step, whole);
                 let known = (&self.taken_over[..], self.inherited.as_ref());
-                let range =
-                    Range::among(&mut self.ranges, known, own.blocks(), offset..offset + params.len(), step);
+                let updates = self.counted.get(&offset).copied().unwrap_or(step);
+                let elements = offset..offset + params.len();
+                let range = Range::among(&mut self.ranges, known, own.blocks(), elements, updates);
                 range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
             }
             Rule::Script(own) => {
@@ -267,8 +276,9 @@ impl Update {
             // What an optimiser remembers in several blocks is not in one piece for a piece of the parameters.
             Rule::Optimise(own) if body.is_lent() && own.blocks() <= 1 && params.len() == body.len() => {
                 let known = (&self.taken_over[..], self.inherited.as_ref());
-                let range =
-                    Range::among(&mut self.ranges, known, own.blocks(), offset..offset + params.len(), step);
+                let updates = self.counted.get(&offset).copied().unwrap_or(step);
+                let elements = offset..offset + params.len();
+                let range = Range::among(&mut self.ranges, known, own.blocks(), elements, updates);
                 range.apply_lent(own, own.lr(step, whole), params, body, piece);
                 self.hold(offset, params);
             }
@@ -289,29 +299,35 @@ impl PlanOptimiser {
 }
 
 impl Range {
-    /// That of these elements; before its first update, in this step, with what somebody else remembers of it: who handed
-    /// everything over, or whom it was inherited from.
+    /// That of these elements; before its first update here, with what somebody else remembers of it: who handed everything
+    /// over, after so many updates, or whom it was inherited from.
     fn among<'r>(
         ranges: &'r mut HashMap<usize, Self>,
         (taken_over, inherited): (&[Vec<f32>], Option<&Self>),
         blocks: usize,
         elements: ops::Range<usize>,
-        step: u64,
+        updates: u64,
     ) -> &'r mut Self {
         let (offset, len) = (elements.start, elements.len());
         ranges.entry(offset).or_insert_with(|| {
-            let taken_over = Self::taken_over(taken_over, blocks, offset, len, step);
+            let taken_over = Self::taken_over(taken_over, blocks, offset, len, updates);
             taken_over.or_else(|| Some(inherited?.part(offset, len, blocks))).unwrap_or_default()
         })
     }
 
-    /// What was taken over of the range before its update of a step: every step before that was an update.
-    fn taken_over(known: &[Vec<f32>], blocks: usize, offset: usize, len: usize, step: u64) -> Option<Self> {
+    /// What was taken over of the range after so many updates.
+    fn taken_over(
+        known: &[Vec<f32>],
+        blocks: usize,
+        offset: usize,
+        len: usize,
+        updates: u64,
+    ) -> Option<Self> {
         if known.len() < blocks.max(1) || known.iter().any(|block| block.len() < offset + len) {
             return None;
         }
         let memory = known[..blocks].iter().flat_map(|block| &block[offset..offset + len]).copied();
-        Some(Self { memory: memory.collect(), updates: step })
+        Some(Self { memory: memory.collect(), updates })
     }
 
     /// What is remembered of a part of the range, in so many blocks.

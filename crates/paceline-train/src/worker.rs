@@ -453,7 +453,8 @@ impl<'a> Worker<'a> {
             Some(_) => part_in_one_piece(account, &named, update, self.setup.params, self.done),
             None => part(account, &named, update, scratch),
         };
-        let step = (self.setup.servers == 0 || self.generation.is_some()).then_some(self.done);
+        let knows = self.setup.servers == 0 || self.generation.is_some() && self.together;
+        let step = knows.then_some(self.done);
         let next = (control.pause)(Pause { step, part })?;
         if next.is_none() {
             self.engine.finish(&mut self.buffers.whole())?;
@@ -466,10 +467,8 @@ impl<'a> Worker<'a> {
     fn go_on(&mut self, control: &mut SegmentControl<'_>, next: Segment) -> Result<(), TrainError> {
         control.segment = next;
         let setup = match &mut self.generation {
-            // Everybody has everything by now.
             Some(generation) => {
-                generation.hosting.handovers.clear();
-                generation.hosting.ahead.clear();
+                generation.hosting.settled();
                 self.setup = generation.setup(self.job.setup);
                 &self.setup
             }

@@ -120,7 +120,19 @@ pub(crate) fn learn(
     let lost = |member: &usize| last.is_some_and(|last| last.lost.iter().any(|(lost, _)| lost == member));
     let workers: Vec<usize> = last.map_or_else(Vec::new, |last| last.membership.workers.clone());
     let model = workers.iter().find(|member| !lost(member)).copied().unwrap_or(0);
-    let (params, state) = learning.model_of(model);
+    let (params, state) = match run.1.sync.is_bsp() {
+        true => learning.model_of(model),
+        false => {
+            let holders = last.map_or(&[][..], |last| &last.membership.shards).iter().map(|shard| {
+                let backup = shard.backup.filter(|_| lost(&shard.primary));
+                backup.unwrap_or(shard.primary)
+            });
+            let there: Vec<usize> = workers.iter().copied().filter(|member| !lost(member)).collect();
+            let (params, state) = learning.model_of_servers(&holders.collect::<Vec<_>>(), &there);
+            learning.tell(run.1.end(), report.ended, &params, state.clone());
+            (params, state)
+        }
+    };
     if plan.eval_samples.is_some() {
         let outcome = learning.evaluate_whole(&params, state);
         learning.gather.final_outcome(outcome);
@@ -155,7 +167,10 @@ fn ended(report: ChangingReport, plan: &Plan) -> Result<ChangingReport, VirtualE
 
 /// The report of the members that the run began with.
 fn happened(report: ChangingReport, setup: &Setup) -> SimulationReport {
-    let ChangingReport { mut spent, mut finished, messages, ended, .. } = report;
+    let ChangingReport { mut spent, mut finished, messages, ended, staleness: all, .. } = report;
+    let mut staleness = vec![Vec::new(); setup.world()];
+    // Whichever server counted them: of them all, the first of the plan's stands for the others.
+    staleness.get_mut(setup.workers).into_iter().for_each(|first| first.clone_from(&all));
     let world = setup.world();
     spent.truncate(world);
     finished.truncate(setup.workers);
@@ -163,7 +178,7 @@ fn happened(report: ChangingReport, setup: &Setup) -> SimulationReport {
         spent,
         finished,
         outcomes: vec![None; world],
-        staleness: vec![Vec::new(); world],
+        staleness,
         sent_bytes: vec![0; world],
         messages,
         end: ended,

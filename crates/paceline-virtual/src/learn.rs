@@ -297,6 +297,14 @@ impl<'a, 'r> Learning<'a, 'r> {
         (own.params.to_vec(), own.state[..self.state].to_vec())
     }
 
+    /// The servers' parameters, each shard's from a member, and the mean statistics of workers.
+    pub fn model_of_servers(&self, holders: &[usize], workers: &[usize]) -> (Vec<f32>, Vec<f32>) {
+        let shards = self.setup.shards().into_iter().zip(holders);
+        let params = shards.flat_map(|(range, member)| self.ranks[*member].params[range].to_vec()).collect();
+        let states = workers.iter().flat_map(|member| &self.ranks[*member].state[..self.state]);
+        (params, mean(&states.copied().collect::<Vec<_>>(), self.state))
+    }
+
     /// A member is the first to have finished a step of a run whose members change.
     fn show(&mut self, member: usize, steps: u64, at: Time) {
         self.shown = steps;
@@ -307,7 +315,8 @@ impl<'a, 'r> Learning<'a, 'r> {
         }
         let every = self.plan.eval_every;
         let due = every.map_or(self.order.ends_epoch(steps - 1), |every| steps.is_multiple_of(every));
-        if due || steps == self.setup.end() {
+        // Where workers take units one by one, the model is the servers', and evaluated at the end.
+        if self.together && (due || steps == self.setup.end()) {
             let (params, state) = self.model_of(member);
             self.tell(steps, at, &params, state);
         }

@@ -1,8 +1,10 @@
 //! What the launcher knows of a run whose members change.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_nn::Compute;
+use paceline_protocol::RegroupEnd;
 use paceline_train::Update;
 use paceline_train::native::mean;
 
@@ -61,15 +63,8 @@ impl Watch<'_> {
             Ok(None) => return Ok(Vec::new()),
             Ok(Some(regrouped)) => regrouped,
             Err(end) => {
-                let (plan, step) = (self.launch.plan, elastic.reached);
-                let lost = |rank: usize| match self.deaths.get(&rank) {
-                    Some(how) => format!("{} {rank} ({how})", role(plan, rank)),
-                    None => format!("{} {rank}", role(plan, rank)),
-                };
-                let gone = elastic.gone().into_iter().map(lost).collect::<Vec<_>>().join(", ");
-                let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
-                let saved = saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step);
-                let run = self.launch.run.to_owned();
+                let (step, run) = (elastic.reached, self.launch.run.to_owned());
+                let (gone, saved) = (self.gone(), self.saved());
                 return Err(LaunchError::NobodyLeft { step, cause: end.to_string(), gone, saved, run });
             }
         };
@@ -136,6 +131,74 @@ impl Watch<'_> {
     /// The training clock now, in seconds; none before training has begun.
     pub(crate) fn training_clock(&self) -> Option<f64> {
         self.startup.and_then(|_| self.clock.known()).filter(|_| self.elastic.is_some())
+    }
+
+    /// Who has given an account of a shard's parameters: who serves it, or else has a copy.
+    fn accounts_of_holders<'e>(
+        &'e self,
+        elastic: &'e ElasticRun,
+    ) -> impl Iterator<Item = Option<(Range<usize>, usize)>> + 'e {
+        elastic.holders().map(|(range, holders)| {
+            let gave_account = |member: &usize| self.gather.gave_account(*member);
+            Some((range, holders.into_iter().flatten().find(gave_account)?))
+        })
+    }
+
+    /// The servers' parameters at the end of a run whose workers take units one by one.
+    pub(super) fn params_of_holders(&self, elastic: &ElasticRun) -> Result<Vec<f32>, LaunchError> {
+        let mut params = Vec::with_capacity(self.params);
+        for (shard, holder) in self.accounts_of_holders(elastic).enumerate() {
+            let numbers = holder.and_then(|(range, member)| self.gather.numbers[member].get(range));
+            let Some(numbers) = numbers else {
+                let (step, run) = (elastic.reached, self.launch.run.to_owned());
+                let cause = RegroupEnd::ShardLost(shard).to_string();
+                return Err(LaunchError::NobodyLeft {
+                    step,
+                    cause,
+                    gone: self.gone(),
+                    saved: self.saved(),
+                    run,
+                });
+            };
+            params.extend_from_slice(numbers);
+        }
+        Ok(params)
+    }
+
+    /// Steps of which every shard has all updates.
+    pub(super) fn steps_of_holders(&self) -> u64 {
+        let Some(elastic) = &self.elastic else { return 0 };
+        let steps = self.accounts_of_holders(elastic).map(|holder| {
+            let account = self.gather.done[holder?.1].as_ref();
+            account.map(|account| account.steps)
+        });
+        steps.map(Option::unwrap_or_default).min().unwrap_or_default()
+    }
+
+    /// The mean state of the workers at the end of such a run; none without state.
+    pub(super) fn state_of_workers(&self, elastic: &ElasticRun) -> Option<Vec<f32>> {
+        let own = |member: &usize| {
+            let numbers = &self.gather.numbers[*member];
+            numbers.len().checked_sub(self.state).map(|from| numbers[from..].to_vec())
+        };
+        let states: Vec<f32> = elastic.membership.workers.iter().filter_map(own).flatten().collect();
+        (self.state > 0 && !states.is_empty()).then(|| mean(&states, self.state))
+    }
+
+    /// The members that are gone, and how their processes ended, in words.
+    fn gone(&self) -> String {
+        let lost = |rank: usize| match self.deaths.get(&rank) {
+            Some(how) => format!("{} {rank} ({how})", role(self.launch.plan, rank)),
+            None => format!("{} {rank}", role(self.launch.plan, rank)),
+        };
+        let gone = self.elastic.as_ref().map_or_else(Vec::new, ElasticRun::gone);
+        gone.into_iter().map(lost).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The step of the last checkpoint, if there is one.
+    fn saved(&self) -> Option<u64> {
+        let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
+        saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step)
     }
 
     /// The mean state of all shares, out of what their workers have shown at the end; none without state.

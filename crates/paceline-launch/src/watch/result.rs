@@ -26,7 +26,17 @@ impl Watch<'_> {
         let test = launch.dataset.map_or(0, |dataset| dataset.test.len());
         let apart = self.agreement == ReplicaAgreement::Apart && launch.dataset.is_some();
         // Workers whose models agree have evaluated the last step themselves, on what evaluations take.
-        if let Some(elastic) = &self.elastic {
+        if let Some(elastic) = self.elastic.as_ref().filter(|elastic| !elastic.is_together()) {
+            let (params, state) = (self.params_of_holders(elastic)?, self.state_of_workers(elastic));
+            model = Some(params_sha256(&params));
+            let samples = model::evaluation_samples(plan, test);
+            let outcome = evaluate(launch, &params, state.clone(), &samples, 1)?;
+            self.gather.evaluation(self.steps_of_holders(), self.gather.train_s(), outcome, report);
+            if plan.eval_samples.is_some() {
+                let samples = model::all_samples(test);
+                self.gather.final_outcome(evaluate(launch, &params, state, &samples, 1)?);
+            }
+        } else if let Some(elastic) = &self.elastic {
             // Whoever has the first share has the model: that of all.
             let first = self.gather.done[elastic.first_worker()].as_ref();
             let known = first.or_else(|| self.gather.done.iter().flatten().find(|done| done.steps > 0));
@@ -64,10 +74,11 @@ impl Watch<'_> {
         self.gather.phases(report);
         let mut result =
             self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model);
+        let of_holders = self.steps_of_holders();
         if let Some(elastic) = &mut self.elastic {
             // Accounts of members that were lost are missing; steps and samples are those of the plan.
             let steps = self.gather.done.iter().flatten().map(|account| account.steps).max();
-            result.steps = steps.unwrap_or_default();
+            result.steps = if elastic.is_together() { steps.unwrap_or_default() } else { of_holders };
             result.samples = self.gather.samples_before(result.steps, 0);
             result.samples_per_s = result.samples as f64 / result.seconds.train;
             result.membership = std::mem::take(&mut elastic.changes);

@@ -218,7 +218,8 @@ impl Strategy {
         let departs =
             Box::new(Departure::new(inner, rank, links, setup.generation, self.deterministic(setup)));
         let Some(members) = &setup.membership else { return departs };
-        let commits: Box<dyn Participant> = match rank < setup.workers {
+        // What workers that take units one by one have of the parameters is a copy of the servers'.
+        let commits: Box<dyn Participant> = match rank < setup.workers && setup.batch.is_none() {
             true => {
                 let (workers, votes) = (setup.workers, !self.servers);
                 Box::new(Commit::new(departs, rank, workers, setup.generation, setup.from, votes))
@@ -290,8 +291,9 @@ impl Strategy {
             let problem = "a stage's parameters are with its ranks alone: members can change without stages";
             return Err(Refusal::new("--stages", stages.stages.len(), problem));
         }
-        if !setup.sync.is_bsp() {
-            let problem = "members can change under --sync bsp only: elsewhere no step is everybody's";
+        if !setup.sync.is_bsp() && (setup.sync.greedy || setup.sync.together_until > 0) {
+            let problem = "its steps together need a worker for every share, its single steps do not: members can change \
+                           where all steps are of one kind (bsp, asp, ssp, essp, dssp, adaptive)";
             return refuse("--sync", "", problem);
         }
         // Pushes to servers have error feedback with every codec.

@@ -29,6 +29,10 @@ pub struct GenerationReport {
     pub caught_up: Vec<MemberId>,
     /// Parts of servers' parameters that were one update ahead of the workers'.
     pub ahead: usize,
+    /// Where workers take units one by one: parts of which one copy had more updates than the other.
+    pub levelled: usize,
+    /// Units that are done again since some part lacks them.
+    pub open: Vec<u64>,
     /// When the first step began.
     pub first_step: Option<Time>,
 }
@@ -57,6 +61,8 @@ pub struct ChangingReport {
     pub spent: Vec<SimulatedTimes>,
     /// Messages that arrived.
     pub messages: u64,
+    /// How many versions old the parameters were that each update was computed from.
+    pub staleness: Vec<u64>,
 }
 
 impl ChangingReport {

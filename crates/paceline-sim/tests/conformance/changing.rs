@@ -1,5 +1,5 @@
 //! Runs whose members change end with the parameters of those whose members do not, bit for bit: whoever is killed, and
-//! whenever.
+//! whenever. (Where workers take units one by one, something else holds: `changing_apart`.)
 
 use paceline_conformance::{StrategyCase as Case, costs, make, numbers};
 use paceline_protocol::{
@@ -15,11 +15,17 @@ use super::all;
 
 const MOMENTUM: f32 = 0.9;
 
-/// The cases whose members can change, with servers that have backups.
+/// The cases whose members can change and make their steps together, with servers that have backups.
 fn cases() -> Vec<Case> {
+    changing(true)
+}
+
+/// The cases whose members can change: those that make their steps together, or the others.
+pub(super) fn changing(together: bool) -> Vec<Case> {
     let changes = |case: &Case| {
         let setup = case.setup(Setup::new(4, if case.strategy.servers { 2 } else { 0 }, 100, 5));
-        case.strategy.check_membership(&setup, case.strategy.servers).is_ok()
+        let allowed = case.strategy.check_membership(&setup, case.strategy.servers).is_ok();
+        allowed && setup.sync.is_bsp() == together
     };
     all().into_iter().filter(changes).collect()
 }
@@ -55,7 +61,7 @@ fn undisturbed(strategy: &Strategy, setup: &Setup, costs: &Costs) -> (Vec<f32>, 
     (memory.params(0).to_vec(), report.end)
 }
 
-fn run<'a>(
+pub(super) fn run<'a>(
     case: &Case,
     setup: &'a Setup,
     costs: &'a Costs,
@@ -102,7 +108,7 @@ fn same(report: &ChangingReport, memory: &Memory, setup: &Setup, want: &[f32], n
 
 /// Kills drawn from a seed: one or two, of workers and servers, the second one at any time or within the same step; the
 /// killed may come back.
-fn kills(setup: &Setup, seed: u64, end: u64) -> Vec<Revocation> {
+pub(super) fn kills(setup: &Setup, seed: u64, end: u64) -> Vec<Revocation> {
     let s = Stream::new(seed, Purpose::Virtual).fork(21);
     let step = end / setup.end();
     let at = s.below(0, end);
@@ -253,14 +259,16 @@ fn what_single_workers_keep_is_no_member_to_do_without() {
     assert_eq!(refused(&Case { averages: Averages::Weights, ..ring.clone() }, 0), "--strategy");
     assert_eq!(refused(&Case { coder: "topk".parse().ok(), ..ring }, 0), "--compression");
     assert_eq!(refused(&Case { coder, ..Case::new("ps", "bsp", &[]) }, 2), "--compression");
-    assert_eq!(refused(&Case::new("ps", "asp", &[]), 2), "--sync");
+    assert_eq!(refused(&Case::new("ps", "switch", &[]), 2), "--sync");
+    let asynchronous = Case { coder: "fp16".parse().ok(), ..Case::new("ps", "asp", &[]) };
+    assert_eq!(refused(&asynchronous, 2), "--compression");
     let setup = Setup::new(4, 1, 100, 5);
     let alone = paceline_protocol::find("ps").unwrap().check_membership(&setup, true);
     assert_eq!(alone.unwrap_err().flag, "--backup");
 }
 
 /// Bytes of bodies that all members sent, and messages, of a run that nothing happens to.
-fn undisturbed_costs(case: &Case, setup: &Setup, changing: Option<bool>) -> (u64, u64) {
+pub(super) fn undisturbed_costs(case: &Case, setup: &Setup, changing: Option<bool>) -> (u64, u64) {
     let costs = Costs { header: 0, ..Costs::constant(setup.workers, 1_000, 100, 0.1) };
     let Some(backups) = changing else {
         let report = simulate(setup, make(case.strategy, setup), &costs, &mut SizesOnly, None, &[]);
@@ -293,7 +301,7 @@ fn undisturbed_votes_have_no_bodies_and_a_backup_costs_one_body_beside_two_per_w
 
 #[test]
 fn messages_of_other_generations_change_nothing_whatever_they_are() {
-    for case in cases() {
+    for case in cases().into_iter().chain(changing(false)) {
         let base = case
             .setup(Setup { generation: 5, ..Setup::new(3, if case.strategy.servers { 2 } else { 0 }, 9, 4) });
         let base = Setup { paths: case.draw(0).paths, ..base };

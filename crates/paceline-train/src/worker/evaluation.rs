@@ -39,8 +39,8 @@ impl Worker<'_> {
 
     /// Evaluates what is this worker's to evaluate; its outcome, if there is one. Models that agree are evaluated by all
     /// workers together, each on its share of the test split; statistics that differ are averaged first, elsewhere, as are
-    /// models that differ. Stages are put together elsewhere too, and so is what members that may change have. Servers show
-    /// theirs themselves.
+    /// models that differ. Stages are put together elsewhere too, and so is what members that may change have. What servers
+    /// have alone is theirs to show.
     pub(super) fn show(
         &mut self,
         source: &mut dyn GradientSource,
@@ -48,7 +48,7 @@ impl Worker<'_> {
     ) -> Result<Option<Outcome>, TrainError> {
         let Self { job, setup, rank, agreement, buffers, clock, done, .. } = self;
         let (step, train_s, common) = (*done, clock.train(), *agreement != ReplicaAgreement::Apart);
-        let whole_elsewhere = setup.stages.is_some() || self.generation.is_some();
+        let whole_elsewhere = setup.stages.is_some() || self.generation.is_some() && common;
         if common && !whole_elsewhere && (source.state().is_empty() || job.plan.workers == 1) {
             let outcome = source.evaluate(&buffers.params, false)?;
             clock.lap(Phase::Evaluate);

@@ -69,7 +69,8 @@ impl Worker<'_> {
             }
             // A step that was given up is made anew, by whoever.
             // One that was handed over has no row of this worker's, which goes on counting as the others do.
-            self.own += from.saturating_sub(self.done);
+            // (Workers that take units one by one count their own.)
+            self.own += if self.together { from.saturating_sub(self.done) } else { 0 };
             (self.done, self.taken) = (from, self.settled);
             let participant = self.take_place(source, control, *generation)?;
             let (Some(members), Some(place)) = (&mut control.members, &self.generation) else {

@@ -27,7 +27,7 @@ const CELLS: [&str; 9] = [
 ];
 
 /// Runs `train` with ranks that are killed after steps (`RANK:STEP`); what must hold afterwards holds.
-fn killed(scene: &Scene, at: &str, words: &str, state: &str) -> (Ran, Vec<Value>) {
+pub(crate) fn killed(scene: &Scene, at: &str, words: &str, state: &str) -> (Ran, Vec<Value>) {
     let ran = scene.run(&format!("train --json {words}"), &[("PACELINE_TEST_DIE", at.to_owned())]);
     let told = scene.after(&ran, state);
     (ran, told)
@@ -65,10 +65,14 @@ fn a_killed_worker_changes_no_bit_along_any_exact_path_and_with_servers() {
 }
 
 /// Numbers that look random, from a seed.
-struct Draws(u64);
+pub(crate) struct Draws(u64);
 
 impl Draws {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -79,7 +83,7 @@ impl Draws {
 #[test]
 fn workers_and_servers_that_are_killed_at_moments_drawn_from_seeds_change_no_bit() {
     for seed in 1..=8u64 {
-        let mut draws = Draws(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut draws = Draws::new(seed);
         let cell = CELLS[draws.below(CELLS.len() as u64) as usize];
         // Every server is the backup of the other one, too.
         let ranks = if cell.contains("--backup") { 6 } else { 4 };
@@ -104,7 +108,7 @@ fn workers_and_servers_that_are_killed_at_moments_drawn_from_seeds_change_no_bit
 }
 
 /// One entry of a file of revocations.
-fn revoke(at_s: f64, rank: usize, more: &str) -> String {
+pub(crate) fn revoke(at_s: f64, rank: usize, more: &str) -> String {
     format!("[[revoke]]\nat-s = {at_s}\nrank = {rank}\n{more}\n")
 }
 
@@ -410,7 +414,7 @@ fn what_cannot_be_elastic_is_refused_with_the_reason() {
         ("--workers 2 --elastic 1..2 --transport inproc", "each is a process"),
         ("--workers 1 --elastic 1..1", "each is a process"),
         ("--workers 2 --elastic 1..2 --strategy gossip", "weights of its own"),
-        ("--workers 2 --elastic 1..2 --strategy ps --servers 1 --sync asp", "--sync bsp only"),
+        ("--workers 2 --elastic 1..2 --strategy ps --servers 1 --sync switch", "all steps are of one kind"),
         ("--workers 2 --elastic 1..2 --compression topk,ratio=0.1", "what a worker has not sent yet"),
         ("--workers 2 --backup 1 --strategy ps --servers 1", "another server"),
         ("--workers 2 --elastic 1..2 --target-accuracy 0.5 --stop-at-target", "does not stop at a target"),

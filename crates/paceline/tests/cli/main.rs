@@ -14,6 +14,7 @@ mod distributed;
 mod doctor;
 mod elastic;
 mod elastic_join;
+mod elastic_async;
 mod engines;
 mod exits;
 mod explain;

@@ -10,11 +10,17 @@
 //! and tells the other shards, which obey. Shard 0 also hands out the work, a unit (one share of a global
 //! batch) with each answer, and says with it whether that unit is part of a synchronous step.
 //!
-//! With backups (under bsp), a shard sends the sum of each part to its backup, which makes the same update, and answers the
+//! With backups, under bsp, a shard sends the sum of each part to its backup, which makes the same update, and answers the
 //! workers beside. The backup tells the workers when it has a step's sums, and a worker takes a step over when all servers
 //! have answered and all backups have said so. So what a worker has, both copies have, and either can go on alone. Where a
 //! run goes on after a loss, the step that was not complete is made anew from the same gradients: a copy that has a part's
 //! update already ([`Setup::ahead`]) does not make it twice.
+//!
+//! Elsewhere a shard with a backup forwards every part of a push, in the order in which it applies them to that part, and the
+//! backup tells the worker when it has its whole push: so what a copy has of a part is always the beginning of what the other
+//! one has, and what a worker was answered both have. After a change of members nobody goes on with what was under way: units
+//! that some part lacks ([`Setup::work`]) are handed out again, before new ones, and a part that has such a unit's update does
+//! not take it again. Everybody begins with an answer of the servers: with the newest parameters, and equal clocks.
 
 mod backup;
 mod server;
@@ -26,6 +32,7 @@ use std::ops::Range;
 use super::{COLLECTIVE, ReplicaAgreement, Strategy};
 use crate::codec::{Coder, Family};
 use crate::setup::{Averages, Refusal, Setup, pieces};
+use crate::vocabulary::PartStanding;
 
 pub(super) const PS: Strategy = Strategy {
     name: "ps",
@@ -110,7 +117,8 @@ const FRESH: u32 = 2;
 const BYE: u32 = 3;
 const FAREWELL: u32 = 4;
 const GO: u32 = 5;
-/// A part's sum, to the shard's backup; and the backup's word to the workers that it has all of a step.
+/// A part's sum, to the shard's backup (under bsp), or a part of a single push, whose head says in place of a version which
+/// worker it is from; without a body if both copies have it. And the backup's word to the workers that it has all of a step.
 const FORWARD: u32 = 6;
 const ACKNOWLEDGED: u32 = 7;
 
@@ -127,6 +135,22 @@ struct Part {
 /// Messages in which a worker pushes its whole gradient, over all shards; as many come back.
 pub fn messages(setup: &Setup) -> usize {
     parts(setup).len()
+}
+
+/// A shard's parts as they stand when a generation begins, where members may change and units are applied one by one.
+fn single_parts(setup: &Setup, shard: usize) -> Vec<PartStanding> {
+    if setup.batch.is_none() {
+        return Vec::new();
+    }
+    let standing = |(number, part): (usize, Part)| {
+        let part_number = number as u32;
+        let (made, lacks) = match &setup.work {
+            Some(work) => (work.next, work.lacking(part_number)),
+            None => (setup.from * setup.units(), Vec::new()),
+        };
+        PartStanding { part: part_number, range: part.range, made, lacks }
+    };
+    parts(setup).into_iter().enumerate().filter(|(_, part)| part.shard == shard).map(standing).collect()
 }
 
 /// The parts, in the order in which backward finishes them: the same on every rank.

@@ -1,9 +1,9 @@
 //! The server's side: one shard.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::straggling::Straggling;
-use super::{BYE, FAREWELL, FORWARD, FRESH, GO, NONE, PULL, PUSH, Part, back, parts};
+use super::{BYE, FAREWELL, FORWARD, FRESH, GO, NONE, PULL, PUSH, Part, back, parts, single_parts};
 use crate::codec::Accumulate;
 use crate::consistency::{Gate, WorkerClocks};
 use crate::setup::{Averages, Setup};
@@ -27,9 +27,14 @@ pub(super) struct Server {
     gate: Box<dyn Gate>,
     /// Per own part, what has come of the present synchronous step.
     gathered: Vec<Gather>,
+    /// Per own part, where members may change, the single pushes that it has; and those that wait until the one before has gone to the backup.
+    singles: Vec<PartStanding>,
+    queued: Vec<VecDeque<SinglePush>>,
     /// Own parts of the present synchronous step that are updated.
     updated: usize,
-    /// The next unit to be handed out, and the step before which that ends (shard 0).
+    /// Units of members that were lost, to be handed out first; the next new one, and the step before which that ends
+    /// (shard 0).
+    open: VecDeque<u64>,
     next_unit: u64,
     stop: u64,
     /// Whether the step after this one is synchronous: decided once per step (shard 0).
@@ -60,14 +65,24 @@ struct Peer {
     arrived: usize,
     /// The oldest version that the present push was computed from.
     read: u64,
-    /// Whether it waits for an answer to its push.
+    /// Whether it waits for an answer to its push, and the step of that.
     waiting: bool,
+    step: u64,
     /// Shard 0's word: up to which clock it may go on, and what must be here before it is answered.
     told: Option<Clearance>,
     /// Fresh values are still on their way to it.
     refreshing: bool,
     /// The version that was sent to it last.
     sent: u64,
+}
+
+/// A part of a single push.
+#[derive(Clone, Copy, Debug)]
+struct SinglePush {
+    from: Rank,
+    tag: Tag,
+    head: MessageHead,
+    msg: MsgId,
 }
 
 /// Shard 0's word that a worker may go on.
@@ -110,19 +125,22 @@ impl Server {
             gathered: parts.iter().map(gather).collect(),
             slots: parts.iter().scan(0, |at, (_, p)| Some(std::mem::replace(at, *at + len(p)))).collect(),
             copy_len: parts.iter().map(|(_, p)| len(p)).sum(),
-            parts,
+            singles: single_parts(setup, shard),
+            queued: vec![VecDeque::new(); parts.len()],
             version: 0,
-            workers: vec![Peer::default(); p],
+            workers: vec![Peer { step: setup.from, ..Peer::default() }; p],
             race: WorkerClocks { clocks: vec![setup.from; p], ..WorkerClocks::new(p) },
             gate: setup.sync.gate(p),
             updated: 0,
-            next_unit: (setup.from + 1) * p as u64,
+            open: setup.work.iter().flat_map(|work| work.open.iter().copied()).collect(),
+            next_unit: setup.work.as_ref().map_or(setup.from * setup.units() + p as u64, |work| work.next),
             stop: setup.end(),
             verdict: None,
             fallen: false,
             straggling: Straggling::new(p),
             sends: HashMap::new(),
             finished: false,
+            parts,
             setup: setup.clone(),
         }
     }
@@ -143,7 +161,19 @@ impl Server {
     }
 
     fn total(&self) -> u64 {
-        self.stop.saturating_mul(self.setup.workers as u64)
+        self.stop.saturating_mul(self.setup.units())
+    }
+
+    /// The next unit that has not been handed out, if there is one (shard 0).
+    fn hand_out(&mut self) -> u64 {
+        if let Some(unit) = self.open.pop_front() {
+            return unit;
+        }
+        if self.next_unit >= self.total() {
+            return NONE;
+        }
+        self.next_unit += 1;
+        self.next_unit - 1
     }
 
     /// A worker's copy of a part, as it is sent.
@@ -255,19 +285,38 @@ impl Server {
         together
     }
 
-    /// Applies a part of a single push on arrival.
-    fn update(&mut self, i: usize, unit: u64, msg: MsgId, out: &mut Actions) {
+    /// Applies a part of a single push, unless it has that unit already, and sends it to the backup.
+    fn update(&mut self, i: usize, SinglePush { from, tag, head, msg }: SinglePush, out: &mut Actions) {
         let params = Region::new(Buf::Param, self.parts[i].1.range.clone());
         let mut grad = Region { buf: Buf::Msg(msg), offset: 0, len: params.len };
-        if self.setup.coder.is_some() {
+        let forward = Tag { phase: FORWARD, ..tag };
+        let own = MessageHead { version: from as u64, unit: head.unit, ..MessageHead::default() };
+        if self.singles.get(i).is_some_and(|single| single.has(head.unit)) {
+            if self.setup.backups {
+                out.send(self.setup.backup(self.shard), forward, own, None);
+            }
+            return out.push(Action::Release(msg));
+        }
+        if self.setup.coder.is_some() || self.setup.backups {
             grad = Region { buf: Buf::Grad, ..params };
             out.push(Action::take(self.setup.coder, grad, msg, Accumulate::Set));
         }
-        out.push(Action::Apply { params, grad, step: self.setup.unit(unit).step, whole: false });
+        if self.setup.backups {
+            let op = out.send(self.setup.backup(self.shard), forward, own, Some(grad));
+            self.sends.insert(op, Leaving::Sum(i));
+            self.gathered[i].forwarding = true;
+        }
+        out.push(Action::Apply { params, grad, step: self.setup.unit(head.unit).step, whole: false });
         out.push(Action::Release(msg));
+        self.singles.get_mut(i).into_iter().for_each(|single| single.note(head.unit));
     }
 
-    fn push(&mut self, now: Time, from: Rank, i: usize, head: MessageHead, msg: MsgId, out: &mut Actions) {
+    fn push(&mut self, now: Time, i: usize, push: SinglePush, out: &mut Actions) {
+        let SinglePush { from, tag, head, msg } = push;
+        // What is being sent to the backup must not change.
+        if !head.together && self.gathered[i].forwarding {
+            return self.queued[i].push_back(push);
+        }
         let slowest = self.race.slowest();
         let peer = &mut self.workers[from];
         peer.read = if peer.arrived == 0 { head.version } else { peer.read.min(head.version) };
@@ -287,10 +336,10 @@ impl Server {
             self.gather(i, out);
             return;
         }
-        self.update(i, head.unit, msg, out);
+        self.update(i, push, out);
         if whole {
             let peer = &mut self.workers[from];
-            peer.waiting = true;
+            (peer.waiting, peer.step) = (true, u64::from(tag.step));
             out.push(Action::Staleness(self.version - peer.read));
             self.race.clocks[from] += 1;
             self.version += 1;
@@ -309,11 +358,7 @@ impl Server {
             if !self.workers[worker].waiting || !self.may_go(worker) {
                 continue;
             }
-            let mut unit = NONE;
-            if self.shard == 0 && self.next_unit < self.total() {
-                unit = self.next_unit;
-                self.next_unit += 1;
-            }
+            let unit = if self.shard == 0 { self.hand_out() } else { NONE };
             self.let_go(now, worker, unit, false, 0, out);
         }
     }
@@ -361,12 +406,12 @@ impl Server {
         self.workers[worker].waiting = false;
         self.workers[worker].sent = self.version;
         self.gate.released(now, worker);
-        let clock = self.race.clocks[worker];
+        let (clock, step) = (self.race.clocks[worker], self.workers[worker].step);
         let head = MessageHead { version: self.version, unit, together, ..MessageHead::default() };
         for i in 0..self.parts.len() {
             // Updates go on while the answer leaves: it is sent from a copy.
             let copy = self.copy(i, worker, out);
-            let op = out.send(worker, self.tag(clock - 1, i, PULL), head, Some(copy));
+            let op = out.send(worker, self.tag(step, i, PULL), head, Some(copy));
             self.sends.insert(op, Leaving::Copy);
         }
         if self.shard == 0 && self.setup.sync.central {
@@ -414,7 +459,7 @@ impl Server {
     ) {
         match (tag.phase, self.own_part(tag.bucket), body) {
             (PUSH, Some(i), Some(msg)) if from < self.workers.len() => {
-                self.push(now, from, i, head, msg, out)
+                self.push(now, i, SinglePush { from, tag, head, msg }, out)
             }
             (BYE, _, None) if from < self.workers.len() => {
                 let slowest = self.race.slowest();
@@ -440,7 +485,7 @@ impl Server {
         }
     }
 
-    fn sent(&mut self, op: OpId, out: &mut Actions) {
+    fn sent(&mut self, now: Time, op: OpId, out: &mut Actions) {
         match self.sends.remove(&op) {
             Some(Leaving::Part(i)) => {
                 self.gathered[i].leaving -= 1;
@@ -452,7 +497,14 @@ impl Server {
             }
             Some(Leaving::Sum(i)) => {
                 self.gathered[i].forwarding = false;
-                self.gather(i, out);
+                if self.setup.sync.is_bsp() {
+                    return self.gather(i, out);
+                }
+                while !self.gathered[i].forwarding
+                    && let Some(push) = self.queued[i].pop_front()
+                {
+                    self.push(now, i, push, out);
+                }
             }
             Some(Leaving::Copy) | None => {}
         }
@@ -467,9 +519,17 @@ impl Participant for Server {
             }
             _ if self.finished => return,
             Input::Message { from, tag, head, body } => self.message(now, from, tag, head, body, out),
-            Input::Done(op) => self.sent(op, out),
+            Input::Done(op) => self.sent(now, op, out),
+            // Everybody begins with an answer: with the newest parameters.
+            Input::Start if self.setup.work.is_some() => {
+                self.workers.iter_mut().for_each(|peer| peer.waiting = true);
+                self.answer(now, out);
+            }
             Input::Lost(rank) => {
                 self.finished = true;
+                for push in self.queued.iter_mut().flat_map(|queued| queued.drain(..)) {
+                    out.push(Action::Release(push.msg));
+                }
                 for msg in self.gathered.iter_mut().flat_map(|g| g.held.iter_mut().filter_map(Option::take)) {
                     out.push(Action::Release(msg));
                 }
@@ -478,8 +538,7 @@ impl Participant for Server {
             }
             Input::StopAt(step) => {
                 // What was handed out already is done, and the step that it belongs to.
-                let p = self.setup.workers as u64;
-                self.stop = self.stop.min(step.max(self.next_unit.div_ceil(p)));
+                self.stop = self.stop.min(step.max(self.next_unit.div_ceil(self.setup.units())));
             }
             _ => {}
         }
@@ -499,10 +558,14 @@ impl Participant for Server {
     }
 
     fn standing(&self) -> RankStanding {
+        if !self.setup.sync.is_bsp() {
+            return RankStanding { parts: self.singles.clone(), ..RankStanding::default() };
+        }
         let made = |((number, part), gather): (&(usize, Part), &Gather)| PartStanding {
             part: *number as u32,
-            start: part.range.start,
+            range: part.range.clone(),
             made: gather.made,
+            lacks: Vec::new(),
         };
         let parts = self.parts.iter().zip(&self.gathered).map(made).collect();
         RankStanding { parts, ..RankStanding::default() }

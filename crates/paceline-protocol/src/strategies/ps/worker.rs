@@ -38,6 +38,8 @@ pub(super) struct Worker {
     sends: HashSet<OpId>,
     load: WorkerLoad,
     backward_done: bool,
+    /// Whether it waits for the parameters that a generation begins with.
+    opening: bool,
     /// Shards that have not said farewell, once this worker is leaving.
     leaving: Option<BTreeSet<Rank>>,
     finished: bool,
@@ -60,13 +62,14 @@ impl Worker {
             unit: NONE,
             together: false,
             next: (
-                if setup.end() > setup.from { setup.from * setup.workers as u64 + rank as u64 } else { NONE },
+                if setup.end() > setup.from { setup.from * setup.units() + rank as u64 } else { NONE },
                 setup.sync.together_at(setup.from),
             ),
             pushed: 0,
             sends: HashSet::new(),
             load: WorkerLoad::default(),
             backward_done: false,
+            opening: setup.work.is_some(),
             leaving: None,
             finished: false,
             setup: setup.clone(),
@@ -177,7 +180,7 @@ impl Worker {
         }
         let unsaved = self.unsaved.iter().position(|unsaved| *unsaved);
         if self.missing == 0 && unsaved.is_none() && self.sends.is_empty() {
-            self.step += 1;
+            self.step += u64::from(!std::mem::take(&mut self.opening));
             self.begin(out);
         } else if let Some(part) = self.parts.get(self.awaited) {
             out.push(Action::WaitingFor(self.setup.server(part.shard)));
@@ -200,6 +203,9 @@ impl Participant for Worker {
                 return;
             }
             _ if self.finished => return,
+            Input::Start if self.opening => {
+                (self.missing, self.backward_done) = (self.parts.len(), true);
+            }
             Input::Start => self.begin(out),
             // Weights can only be pushed once they are updated.
             Input::GradReady { .. } if self.setup.averages == Averages::Weights => {}
@@ -236,7 +242,7 @@ impl Participant for Worker {
     }
 
     fn goes_alone(&self) -> bool {
-        !self.together && self.leaving.is_none()
+        !self.together && !self.opening && self.leaving.is_none()
     }
 
     fn scratch(&self) -> Vec<usize> {
