@@ -8,6 +8,10 @@
 //! - Where servers hold the model, a worker that has all parts of a step has them from shards whose backups have made
 //!   the same update: every copy of every part is at that step, or one further. The step behind it is made anew.
 //!
+//! - Workers with weights of their own (`own_weights`) stand at steps of their own. They exchange again from the furthest
+//!   one's on; who is behind gets there by itself, with the shares that it had. What a worker that is gone had not
+//!   computed by then is dropped.
+//!
 //! Who has no whole parameters, or those of an older step, is handed them by somebody who has.
 
 use std::ops::Range;
@@ -37,6 +41,8 @@ pub struct Membership {
     pub servers: Vec<MemberId>,
     /// Who computes each share.
     pub shares: Vec<MemberId>,
+    /// Where workers have weights of their own: the step from which each share is computed by its worker.
+    pub begins: Vec<u64>,
     /// Who holds each shard.
     pub shards: Vec<ServerShard>,
     /// Whether shards have backups, where there are servers for it.
@@ -48,6 +54,8 @@ pub struct Membership {
 pub struct TakingPart {
     /// Members of the generation before that are there, and where they stand.
     pub survivors: Vec<(MemberId, RankStanding)>,
+    /// Steps that workers which are gone have told of. (That counts only where workers have weights of their own.)
+    pub told: Vec<(MemberId, u64)>,
     /// Workers that join.
     pub workers: Vec<MemberId>,
     /// Servers that join.
@@ -71,6 +79,17 @@ pub struct Regrouped {
     pub handovers: Vec<Handover>,
     /// Parts whose update of that step is made already, by rank.
     pub ahead: Vec<Vec<u32>>,
+    /// Steps that nobody computes any more of a share, because its worker is gone.
+    pub dropped: Vec<DroppedSteps>,
+}
+
+/// Steps of a share that nobody computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedSteps {
+    /// The share.
+    pub share: usize,
+    /// Its steps.
+    pub steps: Range<u64>,
 }
 
 /// Why a run cannot go on.
@@ -114,6 +133,7 @@ impl Membership {
         Self {
             workers: (0..setup.workers).collect(),
             shares: (0..setup.shares()).map(|position| setup.host(position)).collect(),
+            begins: Vec::new(),
             shards: (0..servers.len()).map(shard).collect(),
             servers,
             backups,
@@ -154,6 +174,7 @@ impl Membership {
             shards: self.shards.len(),
             handovers: going_on.map_or_else(Vec::new, |on| on.handovers.clone()),
             ahead: going_on.map_or_else(Vec::new, |on| on.ahead.clone()),
+            begins: self.begins.clone(),
             blocks,
         };
         Setup {
@@ -197,15 +218,21 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
     };
     let (mut workers, mut servers) = (there(&before.workers), there(&before.servers));
     let whole = |member: &&MemberId| standing(**member).is_some_and(|s| s.missing.is_empty());
+    let own = workers.iter().any(|member| standing(*member).is_some_and(|s| s.own));
     let reach = |member: &MemberId| standing(*member).map_or(0, |s| s.at + u64::from(s.ready));
     let updated = workers.iter().filter(whole).filter_map(|member| Some(standing(*member)?.at)).max();
     let Some(updated) = updated else { return Err(RegroupEnd::NobodyLeft) };
     let common = workers.iter().filter(whole).map(reach).min().unwrap_or(0);
-    let from = updated.max(common);
+    let told = |member: MemberId| part.told.iter().find(|(id, _)| *id == member).map_or(0, |(_, told)| *told);
+    // Nobody computes what one that is gone has told of, or what was dropped once.
+    let settled = before.workers.iter().map(|member| told(*member)).chain(before.begins.iter().copied());
+    let from = updated.max(common).max(settled.filter(|_| own).max().unwrap_or(0));
+    // Whole weights of one's own are as good as anybody's.
+    let least = if own { 0 } else { from };
     let has: Vec<MemberId> =
-        workers.iter().filter(whole).filter(|member| reach(member) >= from).copied().collect();
+        workers.iter().filter(whole).filter(|member| reach(member) >= least).copied().collect();
     let behind = |member: &MemberId| standing(*member).is_some_and(|s| s.at < from);
-    let commits = has.iter().copied().filter(behind).collect();
+    let commits = has.iter().copied().filter(|member| !own && behind(member)).collect();
 
     let most = part.most.min(base.shares()).saturating_sub(workers.len());
     workers.extend(part.workers.iter().take(most));
@@ -222,8 +249,21 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
     };
     let shards = place_shards(before, &servers, copy)?;
 
+    let shares: Vec<MemberId> = placed.into_iter().map(|rank| workers[rank]).collect();
+    let (mut begins, mut dropped) = (Vec::new(), Vec::new());
+    for (share, (then, now)) in before.shares.iter().zip(&shares).enumerate().filter(|_| own) {
+        // A worker that was lost before its first step in its generation has told of none.
+        let since = before.begins.get(share).copied().unwrap_or(base.from);
+        let done = standing(*then).filter(|_| whole(&then)).map_or(told(*then), |s| s.at).max(since);
+        let stays = then == now && has.contains(now);
+        begins.push(if stays { done } else { from });
+        if !stays && done < from {
+            dropped.push(DroppedSteps { share, steps: done..from });
+        }
+    }
     let membership = Membership {
-        shares: placed.into_iter().map(|rank| workers[rank]).collect(),
+        shares,
+        begins,
         workers,
         servers,
         shards,
@@ -231,9 +271,11 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
     };
     let rank = |member: MemberId| membership.rank(member).unwrap_or_default();
     let mut handovers = Vec::new();
+    let donor = has.iter().copied().max_by_key(|member| (reach(member), std::cmp::Reverse(rank(*member))));
+    let donor = donor.ok_or(RegroupEnd::NobodyLeft)?;
     for member in membership.workers.iter().filter(|member| !has.contains(member)) {
         let optimiser = before.shards.is_empty();
-        handovers.push(Handover { from: rank(has[0]), to: rank(*member), range: 0..base.params, optimiser });
+        handovers.push(Handover { from: rank(donor), to: rank(*member), range: 0..base.params, optimiser });
     }
     let mut ahead = vec![Vec::new(); membership.workers.len() + membership.servers.len()];
     let made = |member: MemberId, shard: usize| {
@@ -254,7 +296,7 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
             handovers.push(Handover { from, to, range: ranges[i].clone(), optimiser: true });
         }
     }
-    Ok(Regrouped { membership, from, commits, handovers, ahead })
+    Ok(Regrouped { membership, from, commits, handovers, ahead, dropped })
 }
 
 fn meets(a: &Range<usize>, b: &Range<usize>) -> bool {

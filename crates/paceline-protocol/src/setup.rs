@@ -95,6 +95,8 @@ pub struct Setup {
     pub backups: bool,
     /// The numbers of a server's parts whose update of step `from` is made already.
     pub ahead: Vec<u32>,
+    /// Whether weights are summed beside the parameters: these are then the worker's own, or averages, at every moment.
+    pub sums_apart: bool,
 }
 
 /// One generation of a run whose members may change: who hosts what, and what is handed over before its first step.
@@ -110,6 +112,9 @@ pub struct GenerationMembers {
     pub handovers: Vec<Handover>,
     /// Of each rank, the parts whose update of the first step is made already.
     pub ahead: Vec<Vec<u32>>,
+    /// Of each share, the step from which its worker computes it, where workers have weights of their own: before the
+    /// generation's first step, by itself. Empty if all begin together.
+    pub begins: Vec<u64>,
     /// Blocks of the optimiser's memory, each as long as the parameters.
     pub blocks: u16,
 }
@@ -172,6 +177,7 @@ impl Setup {
             membership: None,
             backups: false,
             ahead: Vec::new(),
+            sums_apart: false,
         }
     }
 
@@ -249,6 +255,29 @@ impl Setup {
             inner.ahead = members.ahead.get(rank).cloned().unwrap_or_default();
         }
         inner
+    }
+
+    /// The same run as a protocol between this generation's workers, each with weights of its own: the ring closes around
+    /// those who are not there.
+    pub(crate) fn between_workers(&self) -> Self {
+        let topology = self.topology();
+        let seat = |rank: Rank| self.positions(rank).first().map_or(0, |share| topology.seat(*share).0);
+        let hosts = (0..self.workers).map(seat).collect();
+        Self { shares: None, hosts, membership: None, sums_apart: true, ..self.clone() }
+    }
+
+    /// The shares that a worker computes in a step, in rising order.
+    pub fn shares_at(&self, rank: Rank, step: u64) -> Vec<usize> {
+        let begins = self.membership.as_ref().map_or(&[][..], |members| &members.begins);
+        let due = |share: &usize| begins.get(*share).is_none_or(|begins| *begins <= step);
+        self.positions(rank).into_iter().filter(due).collect()
+    }
+
+    /// The first step that a worker computes: before that of the others, if it is behind them.
+    pub fn first_step(&self, rank: Rank) -> u64 {
+        let begins = self.membership.as_ref().map_or(&[][..], |members| &members.begins);
+        let of_shares = self.positions(rank).into_iter().filter_map(|share| begins.get(share));
+        of_shares.min().map_or(self.from, |begins| self.from.min(*begins))
     }
 
     /// Whether server shards have backups: all of them or none.

@@ -4,7 +4,7 @@ use super::{COLLECTIVE, ReplicaAgreement, Strategy, ring_allreduce, ring_links};
 use crate::collective::average::{Average, Outer};
 use crate::collective::check;
 use crate::options::{Kind, Parameter};
-use crate::setup::{Averages, Setup};
+use crate::setup::{Averages, Refusal, Setup};
 use crate::step_driver::StepDriver;
 
 pub(super) const LOCAL: Strategy = Strategy {
@@ -26,6 +26,15 @@ pub(super) const LOCAL: Strategy = Strategy {
     },
     links: ring_links,
     check,
+    check_members: |setup| match outer(setup) {
+        None => Ok(()),
+        Some(_) => Err(Refusal::new(
+            "--outer",
+            "nesterov",
+            "the outer optimiser remembers what all workers had at the last average: who joins does not know it, and after \
+             an average that was given up they would differ; members can change with --outer none",
+        )),
+    },
     agreement: |setup| match (setup.options.count(&LOCAL_STEPS), outer(setup), setup.coder) {
         (1, None, None) => ReplicaAgreement::Exact,
         (1, ..) => ReplicaAgreement::Common,

@@ -1,6 +1,6 @@
 //! What became of a run whose members change.
 
-use paceline_protocol::{MemberId, Membership, RegroupEnd, Time};
+use paceline_protocol::{DroppedSteps, MemberId, Membership, RegroupEnd, Time};
 
 use crate::report::SimulatedTimes;
 
@@ -29,6 +29,8 @@ pub struct GenerationReport {
     pub caught_up: Vec<MemberId>,
     /// Parts of servers' parameters that were one update ahead of the workers'.
     pub ahead: usize,
+    /// Steps that nobody computed of a share, because its worker was gone.
+    pub dropped: Vec<DroppedSteps>,
     /// When the first step began.
     pub first_step: Option<Time>,
 }

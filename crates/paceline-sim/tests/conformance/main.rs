@@ -3,6 +3,7 @@
 //! what single ones promise is here.
 
 mod changing;
+mod changing_weights;
 mod consistency;
 mod exact;
 mod faults;

@@ -41,6 +41,7 @@ pub(super) const STEPWISE: Strategy = Strategy {
     make: |setup, rank| Box::new(StepDriver::new(setup, rank, waves::Waves::new(setup, rank))),
     links: ring_links,
     check,
+    check_members,
     agreement: |setup| match (Axes::new(setup).sync_every, setup.coder, setup.workers) {
         (_, _, 1) | (1, None, _) => ReplicaAgreement::Exact,
         (1, Some(_), _) => ReplicaAgreement::Common,
@@ -121,6 +122,27 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
         return Err(Refusal::new("--debias", "push-sum", "is about weights; use --averages weights"));
     }
     refuse_lossy(setup, "stepwise")
+}
+
+/// What is lost with a worker must be its own weights and no more.
+fn check_members(setup: &Setup) -> Result<(), Refusal> {
+    if setup.averages == Averages::Gradients {
+        return Err(Refusal::new(
+            "--averages",
+            "gradients",
+            "an update waits for the sum of others, piece by piece: a loss would leave half of one; members can change \
+             with --averages weights",
+        ));
+    }
+    if Axes::new(setup).push_sum {
+        return Err(Refusal::new(
+            "--debias",
+            "push-sum",
+            "what a worker has spread and what it keeps add up over all workers only: a loss would take a part of the sum \
+             away, and the weights would not follow from the schedule; members can change with --debias none",
+        ));
+    }
+    Ok(())
 }
 
 /// The axes of the strategy.
