@@ -261,14 +261,7 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
             dropped.push(DroppedSteps { share, steps: done..from });
         }
     }
-    let membership = Membership {
-        shares,
-        begins,
-        workers,
-        servers,
-        shards,
-        backups: before.backups,
-    };
+    let membership = Membership { shares, begins, workers, servers, shards, backups: before.backups };
     let rank = |member: MemberId| membership.rank(member).unwrap_or_default();
     let mut handovers = Vec::new();
     let donor = has.iter().copied().max_by_key(|member| (reach(member), std::cmp::Reverse(rank(*member))));
@@ -438,6 +431,38 @@ mod tests {
         assert_eq!((on.from, &on.membership.workers[..]), (4, &[1, 2, 9][..]));
         let gets: Vec<_> = on.handovers.iter().map(|h| (h.from, h.to, h.optimiser)).collect();
         assert_eq!(gets, [(1, 0, true), (1, 2, true)]);
+    }
+
+    #[test]
+    fn workers_with_weights_of_their_own_catch_up_by_themselves_and_what_a_lost_one_lacks_is_dropped() {
+        let base = Setup::new(4, 0, 10, 20);
+        let before = Membership::first(&base, false);
+        let own = |at| RankStanding { at, own: true, ..RankStanding::default() };
+        let lost =
+            |told| TakingPart { told: vec![(2, told)], ..part(vec![(0, own(4)), (1, own(6)), (3, own(5))]) };
+        let on = regroup(&before, &lost(3), &base).unwrap();
+        assert_eq!((on.from, on.commits.len(), on.handovers.len()), (6, 0, 0));
+        assert_eq!(
+            (&on.membership.shares[..], &on.membership.begins[..]),
+            (&[0, 1, 0, 3][..], &[4, 6, 6, 5][..])
+        );
+        assert_eq!(on.dropped, [DroppedSteps { share: 2, steps: 3..6 }]);
+        let setup = on.membership.setup(&base, 1, Some(&on), 0);
+        assert_eq!([0, 1, 2].map(|rank| setup.first_step(rank)), [4, 6, 5]);
+        assert_eq!([4, 5, 6].map(|step| setup.shares_at(0, step)), [vec![0], vec![0], vec![0, 2]]);
+        // What a lost worker has told of is computed by nobody else.
+        let further = regroup(&before, &lost(8), &base).unwrap();
+        assert_eq!((further.from, &further.membership.begins[..]), (8, &[4, 6, 8, 5][..]));
+        assert!(further.dropped.is_empty());
+        // A second loss, while some catch up: what was dropped once is not dropped, or computed, again.
+        let survivors = part(vec![(0, own(5)), (1, own(6))]);
+        let again = TakingPart { told: vec![(3, 5)], workers: vec![9], ..survivors };
+        let again = regroup(&on.membership, &again, &base).unwrap();
+        assert_eq!((again.from, &again.membership.workers[..]), (6, &[0, 1, 9][..]));
+        assert_eq!(again.membership.begins, [5, 6, 6, 6]);
+        assert_eq!(again.dropped, [DroppedSteps { share: 3, steps: 5..6 }]);
+        let gets: Vec<_> = again.handovers.iter().map(|h| (h.from, h.to, h.optimiser)).collect();
+        assert_eq!(gets, [(1, 2, true)], "who joins has the weights of the furthest");
     }
 
     #[test]

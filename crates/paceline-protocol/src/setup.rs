@@ -119,6 +119,14 @@ pub struct GenerationMembers {
     pub blocks: u16,
 }
 
+impl GenerationMembers {
+    /// The first step that a worker computes in a generation that exchanges from `from` on.
+    pub fn first_step(&self, rank: Rank, from: u64) -> u64 {
+        let own = self.placement.iter().zip(&self.begins).filter(|(host, _)| **host == rank);
+        own.map(|(_, begins)| *begins).min().map_or(from, |begins| begins.min(from))
+    }
+}
+
 /// Parameters, and what the optimiser knows of them, for a rank that does not have them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handover {
@@ -275,9 +283,7 @@ impl Setup {
 
     /// The first step that a worker computes: before that of the others, if it is behind them.
     pub fn first_step(&self, rank: Rank) -> u64 {
-        let begins = self.membership.as_ref().map_or(&[][..], |members| &members.begins);
-        let of_shares = self.positions(rank).into_iter().filter_map(|share| begins.get(share));
-        of_shares.min().map_or(self.from, |begins| self.from.min(*begins))
+        self.membership.as_ref().map_or(self.from, |members| members.first_step(rank, self.from))
     }
 
     /// Whether server shards have backups: all of them or none.

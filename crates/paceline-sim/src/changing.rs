@@ -5,8 +5,8 @@ mod report;
 mod seats;
 
 use paceline_protocol::{
-    Actions, DroppedSteps, Input, MemberId, Membership, Outcome, Participant, Rank, RankStanding, RegroupEnd, Regrouped,
-    Setup, Strategy, TakingPart, Time, regroup,
+    Actions, DroppedSteps, Input, MemberId, Membership, Outcome, Participant, Rank, RankStanding, RegroupEnd,
+    Regrouped, Setup, Strategy, TakingPart, Time, regroup,
 };
 
 use crate::costs::Costs;

@@ -49,6 +49,8 @@ pub struct Strategy {
     pub good: &'static str,
     /// What it is bad at.
     pub bad: &'static str,
+    /// What the loss of a worker does to the average, for the docs; empty where that changes nothing.
+    pub loss: &'static str,
     /// Whether it needs servers.
     pub servers: bool,
     /// Whether it lets single workers go on: then it can be run with every consistency model, else only with bsp.
@@ -94,6 +96,7 @@ pub const COLLECTIVE: Strategy = Strategy {
     cost: "",
     good: "",
     bad: "",
+    loss: "",
     servers: false,
     gated: false,
     averages: &[Averages::Gradients, Averages::Weights],

@@ -2,9 +2,7 @@
 //! whenever.
 
 use paceline_conformance::{StrategyCase as Case, costs, make, numbers};
-use paceline_protocol::{
-    Action, Actions, Input, Membership, MsgId, RegroupEnd, Setup, Strategy, Tag,
-};
+use paceline_protocol::{Action, Actions, Input, Membership, MsgId, RegroupEnd, Setup, Strategy, Tag};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{
     ChangingReport, ChangingRun, Costs, GenerationReport, NumericMemory, Revocation, SizesOnly, run_changing,

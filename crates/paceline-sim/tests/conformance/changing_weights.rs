@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use paceline_conformance::{Gradient, StrategyCase as Case, costs, gradient, numbers};
-use paceline_protocol::{
-    Action, Averages, MsgId, Rank, Region, ReplicaAgreement, Setup, Time, WorkUnit,
-};
+use paceline_protocol::{Action, Averages, MsgId, Rank, Region, ReplicaAgreement, Setup, Time, WorkUnit};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{
     ChangingReport, ChangingRun, Costs, NumericMemory, RankMemory, Revocation, SizesOnly, StepStart,
@@ -189,9 +187,16 @@ fn undisturbed_end(case: &Case, setup: &Setup, costs: &Costs) -> u64 {
 }
 
 /// Drives a run with such kills to its end.
-fn driven(case: &Case, setup: &Setup, costs: &Costs, kills: &[Revocation], pull: Pull) -> (ChangingReport, Noted) {
+fn driven(
+    case: &Case,
+    setup: &Setup,
+    costs: &Costs,
+    kills: &[Revocation],
+    pull: Pull,
+) -> (ChangingReport, Noted) {
     let mut memory = Noted::new(setup, pull);
-    let changing = ChangingRun { blocks: u16::from(pull == Pull::Learning), ..run(case, setup, costs, kills) };
+    let changing =
+        ChangingRun { blocks: u16::from(pull == Pull::Learning), ..run(case, setup, costs, kills) };
     let report = run_changing(&changing, &mut memory);
     assert_eq!((&report.stuck[..], report.end), (&[][..], None), "{} {kills:?}: {report:?}", case.name());
     for member in remain(&report) {
@@ -296,7 +301,10 @@ fn what_weights_count_adds_up_to_1_whoever_is_lost() {
                 for (i, own) in memory.numbers.params(member).iter().enumerate() {
                     let points = || (0..4).map(|share| point(share, i)).chain([start[i]]);
                     let (least, most) = (points().fold(1.0, f32::min), points().fold(0.0, f32::max));
-                    assert!((least - 1e-5..=most + 1e-5).contains(own), "{what}: member {member}, {i}: {own}");
+                    assert!(
+                        (least - 1e-5..=most + 1e-5).contains(own),
+                        "{what}: member {member}, {i}: {own}"
+                    );
                 }
             }
         }
@@ -407,7 +415,11 @@ fn without_a_loss_bytes_and_weights_are_those_of_the_strategy_alone() {
             let (changing, memory) = driven(&case, &setup, &costs, &[], Pull::Learning);
             let bytes: u64 = changing.spent.iter().map(|spent| spent.sent_bytes).sum();
             let what = format!("{} seed {seed}", case.name());
-            assert_eq!((bytes, changing.messages), (report.sent_bytes.iter().sum(), report.messages), "{what}");
+            assert_eq!(
+                (bytes, changing.messages),
+                (report.sent_bytes.iter().sum(), report.messages),
+                "{what}"
+            );
             for rank in 0..4 {
                 assert_eq!(memory.numbers.params(rank), alone.params(rank), "{what}");
             }

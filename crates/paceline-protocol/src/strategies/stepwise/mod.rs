@@ -35,6 +35,12 @@ pub(super) const STEPWISE: Strategy = Strategy {
     bad: "The average is poor. With a fixed start the start worker never hears from anybody, and the \
           whole fleet follows its data. What mixes better (random starts) waits longer: mixing is paid \
           for in waiting.",
+    loss: "From the next step on, waves travel the ring of the others: with a fixed start, the fleet follows the first \
+           one that is left. A wave under way ends at the gap: workers before it have the mean up to their position, and \
+           keep it; those behind it keep their own weights, and no running sum is added to again. The lost \
+           worker's weights are gone but for what positions behind it had taken over: the mean of all workers' \
+           weights jumps by (m − x)/(p − 1), where m is that mean and x what the lost worker had. A full average \
+           (--sync-every) counts each of the others 1/(p − 1). What weights count always adds up to 1.",
     parameters: &[&VARIANT, &PATH, &START, &DEBIAS, &SYNC_EVERY],
     averages: &[Averages::Weights, Averages::Gradients],
     presets,
