@@ -125,6 +125,8 @@ pub enum RankEvent {
     Started,
     /// This many steps are done (not every step is reported), with the mean loss of its share and its training clock.
     Step { step: u64, samples: u64, loss: Option<f64>, train_s: f64 },
+    /// This many steps are done: every step that is not reported otherwise, where the launcher counts them.
+    Stepped { step: u64 },
     /// Its script, a process that leads a group of its own, has been started; or has ended (0).
     Script { pid: u32 },
     /// Its script has written a line.

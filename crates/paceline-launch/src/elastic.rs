@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use paceline_plan::{Elastic, Plan, PlanError};
 use paceline_protocol::{
-    GenerationMembers, Handover, MemberId, Membership, RankStanding, Refusal, RegroupEnd, Regrouped, Setup,
-    Strategy, TakingPart, regroup,
+    DroppedSteps, GenerationMembers, Handover, MemberId, Membership, RankStanding, Refusal, RegroupEnd,
+    Regrouped, Setup, Strategy, TakingPart, regroup,
 };
 use paceline_record::{MembershipChange, RankState};
 use paceline_train::{Generation, Segment};
@@ -98,6 +98,8 @@ pub(crate) struct ElasticRun {
     pub changes: Vec<MembershipChange>,
     /// The furthest step that anybody has told of.
     pub reached: u64,
+    /// Steps that each member has told of.
+    told: Vec<u64>,
     /// The training clock of the last change.
     clock_s: f64,
     /// Whether everybody was told that the run is over.
@@ -128,6 +130,7 @@ impl ElasticRun {
             resuming: None,
             changes: Vec::new(),
             reached: 0,
+            told: vec![0; members],
             clock_s: 0.0,
             concluded: false,
         }
@@ -142,6 +145,12 @@ impl ElasticRun {
     pub fn holders(&self) -> impl Iterator<Item = (Range<usize>, [Option<MemberId>; 2])> {
         let holders = self.membership.shards.iter().map(|shard| [Some(shard.primary), shard.backup]);
         self.base.shards().into_iter().zip(holders.collect::<Vec<_>>())
+    }
+
+    /// A member has told of so many steps.
+    pub fn stepped(&mut self, member: MemberId, step: u64) {
+        self.reached = self.reached.max(step);
+        self.told[member] = step;
     }
 
     /// Whether a member takes part in the present generation.
@@ -175,6 +184,7 @@ impl ElasticRun {
             handovers: Vec::new(),
             ahead: Vec::new(),
             work: None,
+            dropped: Vec::new(),
         };
         if segment.from > 0 {
             let ranges = self.base.shards();
@@ -326,11 +336,13 @@ impl ElasticRun {
     }
 
     /// Regroups, once every member stands or is gone: the segment that the run goes on with begins at the step that comes
-    /// back; `end_of` says where a segment ends. If too few are left and `more` will come, they are waited for.
+    /// back; `end_of` says where a segment ends, `samples_of` how many samples steps of a share have. If too few are left
+    /// and `more` will come, they are waited for.
     pub fn regroup(
         &mut self,
         more: bool,
         end_of: impl Fn(u64) -> u64,
+        samples_of: impl Fn(&DroppedSteps) -> usize,
     ) -> Result<Option<(Segment, Commands)>, RegroupEnd> {
         let settled =
             |member: MemberId| !matches!(self.states[member], MemberState::Active | MemberState::Concluded);
@@ -351,7 +363,21 @@ impl ElasticRun {
         };
         let joins = (0..self.states.len()).filter(waiting);
         let (servers, workers): (Vec<_>, Vec<_>) = joins.partition(|member| self.is_server(*member));
-        let part = |survivors| TakingPart {
+        let gone = |member: &MemberId, survivors: &[(MemberId, RankStanding)]| {
+            survivors.iter().all(|(survivor, _)| survivor != member)
+        };
+        let told = |member: MemberId| match &self.states[member] {
+            MemberState::Standing(standing) => (member, standing.at),
+            _ => (member, self.told[member]),
+        };
+        let part = |survivors: Vec<(MemberId, RankStanding)>| TakingPart {
+            told: self
+                .membership
+                .workers
+                .iter()
+                .filter(|member| gone(member, &survivors))
+                .map(|m| told(*m))
+                .collect(),
             survivors,
             workers: workers.clone(),
             servers: servers.clone(),
@@ -371,10 +397,17 @@ impl ElasticRun {
             }
             Err(end) => return Err(end),
         };
-        Ok(Some(self.go_on(&on, &change, end_of)))
+        let samples_dropped = on.dropped.iter().map(samples_of).sum();
+        Ok(Some(self.go_on(&on, &change, samples_dropped, end_of)))
     }
 
-    fn go_on(&mut self, on: &Regrouped, change: &Change, end_of: impl Fn(u64) -> u64) -> (Segment, Commands) {
+    fn go_on(
+        &mut self,
+        on: &Regrouped,
+        change: &Change,
+        samples_dropped: usize,
+        end_of: impl Fn(u64) -> u64,
+    ) -> (Segment, Commands) {
         let before = std::mem::replace(&mut self.membership, on.membership.clone());
         self.generation += 1;
         let segment = Segment { from: on.from, to: end_of(on.from), generation: self.generation };
@@ -430,10 +463,16 @@ impl ElasticRun {
                     None => u64::from(on.from < self.base.end() && self.reached >= on.from),
                     Some(work) => work.open.len() as u64,
                 },
+                samples_dropped,
                 pause_s: 0.0,
             },
         ));
         (segment, commands)
+    }
+
+    /// Samples that the change under way has dropped.
+    pub fn dropped_last(&self) -> usize {
+        self.resuming.as_ref().map_or(0, |(_, change)| change.samples_dropped)
     }
 
     /// The first step of a generation begins at somebody's; the change that led to it, if that is news.
@@ -470,8 +509,8 @@ impl ElasticRun {
         (0..self.states.len()).filter(|member| self.states[*member] == MemberState::Gone).collect()
     }
 
-    /// What the ranks of the plan would have kept, out of what members keep: workers have the same parameters, and the
-    /// states of their shares; shards are with their primaries.
+    /// What the ranks of the plan would have kept, out of what members keep: a worker that is not there has what the one
+    /// with its share has, and the states of their shares; shards are with their primaries.
     pub fn parts(&self, kept: &[Option<RankState>], state: usize) -> Option<Vec<RankState>> {
         let shares = self.membership.shares.len();
         let mut states: Vec<&[f32]> = vec![&[]; shares];
@@ -481,17 +520,16 @@ impl ElasticRun {
                 states[share] = numbers;
             }
         }
-        let first = kept[*self.membership.workers.first()?].as_ref()?;
         let worker = |rank: usize| {
-            let there = |_: &&RankState| self.membership.workers.contains(&rank);
-            let kept = kept[rank].as_ref().filter(there).unwrap_or(first);
+            let present = kept[rank].as_ref().filter(|_| self.membership.workers.contains(&rank));
             if !self.is_together() {
-                return kept.clone();
+                return present.or(kept[*self.membership.workers.first()?].as_ref()).cloned();
             }
+            let stands_in = self.membership.shares[*self.base.positions(rank).first()?];
             let own = self.base.positions(rank).into_iter().flat_map(|share| states[share].iter().copied());
-            with(kept, "state", own.collect())
+            Some(with(present.or(kept[stands_in].as_ref())?, "state", own.collect()))
         };
-        let mut parts: Vec<RankState> = (0..self.base.workers).map(worker).collect();
+        let mut parts: Vec<RankState> = (0..self.base.workers).map(worker).collect::<Option<_>>()?;
         for (shard, range) in self.membership.shards.iter().zip(self.base.shards()) {
             let part = kept[shard.primary].as_ref()?;
             parts.push(with(part, "params", part.numbers("params").get(range)?.to_vec()));

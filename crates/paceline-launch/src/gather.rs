@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use paceline_data::Order;
+use paceline_data::{Order, order};
 use paceline_nn::Outcome;
 use paceline_plan::Plan;
+use paceline_protocol::DroppedSteps;
 use paceline_record::process::Started;
 use paceline_record::{Event, RankTotals, ReplicaAccuracy, RunResult, Seconds, Staleness};
 use paceline_train::Curve;
@@ -23,6 +24,9 @@ struct Account {
     /// What a script has reported.
     #[serde(default)]
     reported: BTreeMap<String, f64>,
+    /// Samples of workers that are gone which nobody trained on.
+    #[serde(default)]
+    dropped: u64,
 }
 
 /// The accounts of all ranks.
@@ -41,6 +45,8 @@ pub struct Gather<'a> {
     order: Option<Order>,
     /// Figures of rank 0's script, the last of each name.
     reported: BTreeMap<String, f64>,
+    /// Samples of workers that are gone which nobody trains on.
+    dropped: u64,
 }
 
 impl<'a> Gather<'a> {
@@ -58,6 +64,7 @@ impl<'a> Gather<'a> {
             numbers: vec![Vec::new(); world],
             order: samples.map(|n| Order::new(plan.seed, n, plan.global_batch(), plan.total_samples(n))),
             reported: account.reported,
+            dropped: account.dropped,
         }
     }
 
@@ -65,7 +72,8 @@ impl<'a> Gather<'a> {
     pub fn account(&self) -> String {
         let last = self.last.map(|o| (o.loss, o.correct, o.predictions, o.samples));
         let reported = self.reported.clone();
-        let account = Account { curve: self.curve.points().to_vec(), last, reported };
+        let dropped = self.dropped;
+        let account = Account { curve: self.curve.points().to_vec(), last, reported, dropped };
         serde_json::to_string(&account).expect("an account is plain data")
     }
 
@@ -142,9 +150,21 @@ impl<'a> Gather<'a> {
     /// Samples of the steps before this one; where scripts have their own data, as many as rank 0 has done for each worker.
     pub fn samples_before(&self, step: u64, own: u64) -> u64 {
         match &self.order {
-            Some(order) => order.samples_before(step),
+            Some(order) => order.samples_before(step).saturating_sub(self.dropped),
             None => own * self.plan.workers as u64,
         }
+    }
+
+    /// The samples of some steps of a share.
+    pub fn samples_of(&self, DroppedSteps { share, steps }: &DroppedSteps) -> usize {
+        let Some(order) = &self.order else { return 0 };
+        let own = |step| order::share(order.batch_len(step), *share, self.plan.shares()).len();
+        steps.clone().map(own).sum()
+    }
+
+    /// Nobody trains on so many samples more.
+    pub fn drop_samples(&mut self, samples: usize) {
+        self.dropped += samples as u64;
     }
 
     /// Whether every rank has given its account.

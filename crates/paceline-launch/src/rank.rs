@@ -132,7 +132,12 @@ impl<'a> RankContext<'a> {
 
     /// How far the workers' models agree.
     pub fn agreement(&self) -> ReplicaAgreement {
-        (self.strategy.agreement)(&self.setup)
+        self.strategy.agreement_of_members(&self.setup, self.plan.elastic.is_some())
+    }
+
+    /// Whether the launcher counts the steps of each worker: what one that is lost has not told of is made anew, or dropped.
+    fn counts_steps(&self) -> bool {
+        self.plan.elastic.is_some() && self.strategy.own_weights(&self.setup)
     }
 
     /// Whether workers make every step together.
@@ -236,7 +241,7 @@ impl<'a> RankContext<'a> {
         let observer = recorder.observer();
         let job =
             worker::Job { plan, samples, compute, strategy, setup, rank: *rank, observer, traced: false };
-        let mut told = Instant::now();
+        let (mut told, counts_steps) = (Instant::now(), self.counts_steps());
         let ran = worker::run(&job, source, transport, control, &mut |said| match said {
             WorkerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             WorkerEvent::Started => say(RankEvent::Started, &[]),
@@ -246,6 +251,8 @@ impl<'a> RankContext<'a> {
                     told = Instant::now();
                     let loss = Some(row.loss).filter(|loss| loss.is_finite());
                     say(RankEvent::Step { step, samples, loss, train_s }, &[]);
+                } else if counts_steps {
+                    say(RankEvent::Stepped { step }, &[]);
                 }
                 recorder.step(row);
             }

@@ -437,7 +437,7 @@ impl<'a> Watch<'a> {
                     self.resumed_at = Some(train_s);
                 }
                 if let Some(elastic) = &mut self.elastic {
-                    elastic.reached = elastic.reached.max(step);
+                    elastic.stepped(rank, step);
                 }
                 // The last stage knows the loss.
                 let teller = self.elastic.as_ref().map_or(plan.stages - 1, ElasticRun::first_worker);
@@ -446,6 +446,10 @@ impl<'a> Watch<'a> {
                     let train_loss = loss.unwrap_or(f64::NAN);
                     report(Event::Progress { step, samples, train_s, train_loss });
                 }
+            }
+            RankEvent::Stepped { step } => {
+                self.steps[rank] = step;
+                self.elastic.iter_mut().for_each(|elastic| elastic.stepped(rank, step));
             }
             RankEvent::Evaluated { step, train_s, loss, correct, predictions, samples } => {
                 self.steps[rank] = step;

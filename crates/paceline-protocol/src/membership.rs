@@ -8,6 +8,10 @@
 //! - Where servers hold the model, a worker that has all parts of a step has them from shards whose backups have made
 //!   the same update: every copy of every part is at that step, or one further. The step behind it is made anew.
 //!
+//! - Workers with weights of their own (`own_weights`) stand at steps of their own. They exchange again from the furthest
+//!   one's on; who is behind gets there by itself, with the shares that it had. What a worker that is gone had not
+//!   computed by then is dropped.
+//!
 //! Who has no whole parameters, or those of an older step, is handed them by somebody who has.
 //!
 //! Where workers take units of work one by one, there are no steps to agree on: what counts is which units each part of the
@@ -42,6 +46,8 @@ pub struct Membership {
     pub servers: Vec<MemberId>,
     /// Who computes each share; empty where workers take units one by one.
     pub shares: Vec<MemberId>,
+    /// Where workers have weights of their own: the step from which each share is computed by its worker.
+    pub begins: Vec<u64>,
     /// Who holds each shard.
     pub shards: Vec<ServerShard>,
     /// Whether shards have backups, where there are servers for it.
@@ -53,6 +59,8 @@ pub struct Membership {
 pub struct TakingPart {
     /// Members of the generation before that are there, and where they stand.
     pub survivors: Vec<(MemberId, RankStanding)>,
+    /// Steps that workers which are gone have told of. (That counts only where workers have weights of their own.)
+    pub told: Vec<(MemberId, u64)>,
     /// Workers that join.
     pub workers: Vec<MemberId>,
     /// Servers that join.
@@ -61,6 +69,13 @@ pub struct TakingPart {
     pub least: usize,
     /// The most.
     pub most: usize,
+}
+
+impl TakingPart {
+    /// The steps that a worker which is gone has told of.
+    fn told(&self, member: MemberId) -> u64 {
+        self.told.iter().find(|(other, _)| *other == member).map_or(0, |(_, told)| *told)
+    }
 }
 
 /// How a run goes on.
@@ -78,6 +93,17 @@ pub struct Regrouped {
     pub ahead: Vec<Vec<u32>>,
     /// The work that is left, where workers take units one by one.
     pub work: Option<WorkLeft>,
+    /// Steps that nobody computes any more of a share, because its worker is gone.
+    pub dropped: Vec<DroppedSteps>,
+}
+
+/// Steps of a share that nobody computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedSteps {
+    /// The share.
+    pub share: usize,
+    /// Its steps.
+    pub steps: Range<u64>,
 }
 
 /// Why a run cannot go on.
@@ -122,6 +148,7 @@ impl Membership {
         Self {
             workers: (0..setup.workers).collect(),
             shares: (0..shares).map(|position| setup.host(position)).collect(),
+            begins: Vec::new(),
             shards: (0..servers.len()).map(shard).collect(),
             servers,
             backups,
@@ -164,6 +191,7 @@ impl Membership {
             shards: self.shards.len(),
             handovers: going_on.map_or_else(Vec::new, |on| on.handovers.clone()),
             ahead: going_on.map_or_else(Vec::new, |on| on.ahead.clone()),
+            begins: self.begins.clone(),
             blocks,
             work: going_on.and_then(|on| on.work.clone()),
         };
@@ -223,28 +251,66 @@ pub fn place_shares(before: &[Option<Rank>], workers: usize) -> Vec<Rank> {
     kept.into_iter().map(|rank| rank.or_else(|| free.next()).unwrap_or_default()).collect()
 }
 
-/// From where workers go on that make their steps together.
+/// From where workers go on that make their steps together, or at steps of their own.
 struct CommonStep {
     from: u64,
-    /// Workers that have its parameters, or can make them by the update that they have put off.
-    has: Vec<MemberId>,
+    /// Whether workers have weights of their own.
+    own: bool,
+    /// Workers that have its parameters, or can make them by the update that they have put off; with the steps that they
+    /// have made then. Whole weights of one's own are as good as anybody's.
+    has: Vec<(MemberId, u64)>,
     commits: Vec<MemberId>,
 }
 
 impl CommonStep {
     /// None if no worker has parameters.
-    fn of(workers: &[MemberId], standing: impl Fn(MemberId) -> Option<RankStanding>) -> Option<Self> {
-        let all: Vec<(MemberId, RankStanding)> =
-            workers.iter().filter_map(|member| Some((*member, standing(*member)?))).collect();
-        let whole: Vec<_> = all.iter().filter(|(_, standing)| standing.missing.is_empty()).collect();
+    fn of(before: &Membership, part: &TakingPart, workers: &[MemberId]) -> Option<Self> {
+        let there = part.survivors.iter().filter(|(member, _)| workers.contains(member));
+        let own = there.clone().any(|(_, standing)| standing.own);
+        let whole: Vec<_> = there.filter(|(_, standing)| standing.missing.is_empty()).collect();
         let reach = |standing: &RankStanding| standing.at + u64::from(standing.ready);
         let updated = whole.iter().map(|(_, standing)| standing.at).max()?;
         let common = whole.iter().map(|(_, standing)| reach(standing)).min()?;
-        let from = updated.max(common);
-        let has: Vec<_> = whole.iter().filter(|(_, standing)| reach(standing) >= from).collect();
-        let behind = has.iter().filter(|(_, standing)| standing.at < from);
+        // Nobody computes what one that is gone has told of, or what was dropped once.
+        let told = before.workers.iter().map(|member| part.told(*member));
+        let settled = told.chain(before.begins.iter().copied()).filter(|_| own).max();
+        let from = updated.max(common).max(settled.unwrap_or(0));
+        let has: Vec<_> = whole.iter().filter(|(_, standing)| own || reach(standing) >= from).collect();
+        let behind = has.iter().filter(|(_, standing)| !own && standing.at < from);
         let commits = behind.map(|(member, _)| *member).collect();
-        Some(Self { from, has: has.iter().map(|(member, _)| *member).collect(), commits })
+        let mut has: Vec<_> = has.iter().map(|(member, standing)| (*member, reach(standing))).collect();
+        has.sort_by_key(|(member, _)| workers.iter().position(|worker| worker == member));
+        Some(Self { from, own, has, commits })
+    }
+
+    /// Who hands parameters to those that have none: who is furthest, and of several the first.
+    fn donor(&self) -> Option<MemberId> {
+        let furthest = self.has.iter().map(|(_, reach)| *reach).max()?;
+        self.has.iter().find(|(_, reach)| *reach == furthest).map(|(member, _)| *member)
+    }
+
+    /// From which step each share is computed by its worker, where workers have weights of their own, and what nobody
+    /// computes any more.
+    fn begins(
+        &self,
+        before: &Membership,
+        part: &TakingPart,
+        base: &Setup,
+        shares: &[MemberId],
+    ) -> (Vec<u64>, Vec<DroppedSteps>) {
+        let (mut begins, mut dropped) = (Vec::new(), Vec::new());
+        for (share, (then, now)) in before.shares.iter().zip(shares).enumerate() {
+            let standing = part.survivors.iter().find(|(member, standing)| member == then && standing.missing.is_empty());
+            // A worker that was lost before its first step in its generation has told of none.
+            let since = before.begins.get(share).copied().unwrap_or(base.from);
+            let done = standing.map_or(part.told(*then), |(_, standing)| standing.at).max(since);
+            let stays = then == now && self.has.iter().any(|(member, _)| member == now);
+            begins.push(if stays { done } else { self.from });
+            if !stays && done < self.from {
+                dropped.push(DroppedSteps { share, steps: done..self.from });
+            }
+        }
+        (begins, dropped)
     }
 }
 
@@ -256,9 +322,7 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
     };
     let (mut workers, mut servers) = (there(&before.workers), there(&before.servers));
     let together = match base.sync.is_bsp() {
-        true => {
-            Some(CommonStep::of(&workers, |member| standing(member).cloned()).ok_or(RegroupEnd::NobodyLeft)?)
-        }
+        true => Some(CommonStep::of(before, part, &workers).ok_or(RegroupEnd::NobodyLeft)?),
         false => None,
     };
 
@@ -277,13 +341,12 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
     };
     let shards = place_shards(before, &servers, copy)?;
 
-    let membership = Membership {
-        shares: placed.into_iter().map(|rank| workers[rank]).collect(),
-        workers,
-        servers,
-        shards,
-        backups: before.backups,
+    let shares: Vec<MemberId> = placed.into_iter().map(|rank| workers[rank]).collect();
+    let (begins, dropped) = match &together {
+        Some(common) if common.own => common.begins(before, part, base, &shares),
+        _ => (Vec::new(), Vec::new()),
     };
+    let membership = Membership { shares, begins, workers, servers, shards, backups: before.backups };
     // Who has a shard's parameters already, among those who hold it from now on.
     let has = |member: MemberId, shard: usize| holds(before, member, shard) && copy(member, shard);
     let own = |member: MemberId, shard: usize| -> Vec<&PartStanding> {
@@ -301,22 +364,23 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
             handovers.extend(level((from, own(shard.primary, i)), (to, own(backup, i))));
         }
     }
-    let Some(CommonStep { from, has: workers_with, commits }) = together else {
+    let Some(common) = together else {
         let holders = membership.shards.iter().enumerate().flat_map(|(i, shard)| {
             let backup = shard.backup.filter(|backup| has(*backup, i));
             [Some(shard.primary), backup].into_iter().flatten().map(move |member| (member, i))
         });
         let work = WorkLeft::of(holders.flat_map(|(member, shard)| own(member, shard)));
         let from = work.first() / base.shares() as u64;
-        let work = Some(work);
-        return Ok(Regrouped { membership, from, commits: Vec::new(), handovers, ahead: Vec::new(), work });
+        let (commits, ahead, work) = (Vec::new(), Vec::new(), Some(work));
+        return Ok(Regrouped { membership, from, commits, handovers, ahead, work, dropped });
     };
-    let first = rank(workers_with[0]);
-    let lacking = membership.workers.iter().filter(|member| !workers_with.contains(member));
+    let (from, donor) = (common.from, rank(common.donor().ok_or(RegroupEnd::NobodyLeft)?));
+    let has_step = |member: &MemberId| common.has.iter().any(|(other, _)| other == member);
+    let lacking = membership.workers.iter().filter(|member| !has_step(member));
     let optimiser = before.shards.is_empty();
     handovers.extend(lacking.map(|member| {
         let (to, range) = (rank(*member), 0..base.params);
-        Handover { from: first, to, range, optimiser, older: None }
+        Handover { from: donor, to, range, optimiser, older: None }
     }));
     let mut ahead = vec![Vec::new(); membership.workers.len() + membership.servers.len()];
     let made = |member: MemberId, shard: usize| {
@@ -329,7 +393,7 @@ pub fn regroup(before: &Membership, part: &TakingPart, base: &Setup) -> Result<R
         // A copy is as far as what it is made of.
         ahead[rank(backup)].extend(made(if has(backup, i) { backup } else { shard.primary }, i));
     }
-    Ok(Regrouped { membership, from, commits, handovers, ahead, work: None })
+    Ok(Regrouped { membership, from, commits: common.commits, handovers, ahead, work: None, dropped })
 }
 
 /// What two copies of a shard hand each other, where units are applied one by one: of each part, who has more of it gives it
@@ -489,6 +553,38 @@ mod tests {
         assert_eq!((on.from, &on.membership.workers[..]), (4, &[1, 2, 9][..]));
         let gets: Vec<_> = on.handovers.iter().map(|h| (h.from, h.to, h.optimiser)).collect();
         assert_eq!(gets, [(1, 0, true), (1, 2, true)]);
+    }
+
+    #[test]
+    fn workers_with_weights_of_their_own_catch_up_by_themselves_and_what_a_lost_one_lacks_is_dropped() {
+        let base = Setup::new(4, 0, 10, 20);
+        let before = Membership::first(&base, false);
+        let own = |at| RankStanding { at, own: true, ..RankStanding::default() };
+        let lost =
+            |told| TakingPart { told: vec![(2, told)], ..part(vec![(0, own(4)), (1, own(6)), (3, own(5))]) };
+        let on = regroup(&before, &lost(3), &base).unwrap();
+        assert_eq!((on.from, on.commits.len(), on.handovers.len()), (6, 0, 0));
+        assert_eq!(
+            (&on.membership.shares[..], &on.membership.begins[..]),
+            (&[0, 1, 0, 3][..], &[4, 6, 6, 5][..])
+        );
+        assert_eq!(on.dropped, [DroppedSteps { share: 2, steps: 3..6 }]);
+        let setup = on.membership.setup(&base, 1, Some(&on), 0);
+        assert_eq!([0, 1, 2].map(|rank| setup.first_step(rank)), [4, 6, 5]);
+        assert_eq!([4, 5, 6].map(|step| setup.shares_at(0, step)), [vec![0], vec![0], vec![0, 2]]);
+        // What a lost worker has told of is computed by nobody else.
+        let further = regroup(&before, &lost(8), &base).unwrap();
+        assert_eq!((further.from, &further.membership.begins[..]), (8, &[4, 6, 8, 5][..]));
+        assert!(further.dropped.is_empty());
+        // A second loss, while some catch up: what was dropped once is not dropped, or computed, again.
+        let survivors = part(vec![(0, own(5)), (1, own(6))]);
+        let again = TakingPart { told: vec![(3, 5)], workers: vec![9], ..survivors };
+        let again = regroup(&on.membership, &again, &base).unwrap();
+        assert_eq!((again.from, &again.membership.workers[..]), (6, &[0, 1, 9][..]));
+        assert_eq!(again.membership.begins, [5, 6, 6, 6]);
+        assert_eq!(again.dropped, [DroppedSteps { share: 3, steps: 5..6 }]);
+        let gets: Vec<_> = again.handovers.iter().map(|h| (h.from, h.to, h.optimiser)).collect();
+        assert_eq!(gets, [(1, 2, true)], "who joins has the weights of the furthest");
     }
 
     #[test]

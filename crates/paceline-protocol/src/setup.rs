@@ -99,6 +99,8 @@ pub struct Setup {
     pub batch: Option<usize>,
     /// Where such a run goes on after its members have changed.
     pub work: Option<WorkLeft>,
+    /// Whether weights are summed beside the parameters: these are then the worker's own, or averages, at every moment.
+    pub sums_apart: bool,
 }
 
 /// The work that is left after a change of members, where workers take units one by one.
@@ -143,6 +145,9 @@ pub struct GenerationMembers {
     pub handovers: Vec<Handover>,
     /// Of each rank, the parts whose update of the first step is made already.
     pub ahead: Vec<Vec<u32>>,
+    /// Of each share, the step from which its worker computes it, where workers have weights of their own: before the
+    /// generation's first step, by itself. Empty if all begin together.
+    pub begins: Vec<u64>,
     /// Blocks of the optimiser's memory, each as long as the parameters.
     pub blocks: u16,
     /// The work that is left, where workers take units one by one; none before members have changed.
@@ -154,7 +159,14 @@ impl GenerationMembers {
     pub fn settled(&mut self) {
         self.handovers.clear();
         self.ahead.clear();
+        self.begins.clear();
         self.work = None;
+    }
+
+    /// The first step that a worker computes in a generation that exchanges from `from` on.
+    pub fn first_step(&self, rank: Rank, from: u64) -> u64 {
+        let own = self.placement.iter().zip(&self.begins).filter(|(host, _)| **host == rank);
+        own.map(|(_, begins)| *begins).min().map_or(from, |begins| begins.min(from))
     }
 }
 
@@ -220,6 +232,7 @@ impl Setup {
             ahead: Vec::new(),
             batch: None,
             work: None,
+            sums_apart: false,
         }
     }
 
@@ -312,6 +325,27 @@ impl Setup {
             inner.work.clone_from(&members.work);
         }
         inner
+    }
+
+    /// The same run as a protocol between this generation's workers, each with weights of its own: the ring closes around
+    /// those who are not there.
+    pub(crate) fn between_workers(&self) -> Self {
+        let topology = self.topology();
+        let seat = |rank: Rank| self.positions(rank).first().map_or(0, |share| topology.seat(*share).0);
+        let hosts = (0..self.workers).map(seat).collect();
+        Self { shares: None, hosts, membership: None, sums_apart: true, ..self.clone() }
+    }
+
+    /// The shares that a worker computes in a step, in rising order.
+    pub fn shares_at(&self, rank: Rank, step: u64) -> Vec<usize> {
+        let begins = self.membership.as_ref().map_or(&[][..], |members| &members.begins);
+        let due = |share: &usize| begins.get(*share).is_none_or(|begins| *begins <= step);
+        self.positions(rank).into_iter().filter(due).collect()
+    }
+
+    /// The first step that a worker computes: before that of the others, if it is behind them.
+    pub fn first_step(&self, rank: Rank) -> u64 {
+        self.membership.as_ref().map_or(self.from, |members| members.first_step(rank, self.from))
     }
 
     /// Whether server shards have backups: all of them or none.

@@ -518,6 +518,8 @@ pub struct RankStanding {
     pub at: u64,
     /// Whether the next one's update is complete and put off.
     pub ready: bool,
+    /// Whether the worker's parameters are its own: others may stand elsewhere.
+    pub own: bool,
     /// Of a server: the updates made to each part that it holds.
     pub parts: Vec<PartStanding>,
     /// Ranges that it was to be handed and does not have yet.

@@ -271,6 +271,9 @@ pub struct MembershipChange {
     pub step: u64,
     /// Steps that were begun and were made anew.
     pub steps_anew: u64,
+    /// Samples of workers that are gone which nobody trains on, where workers have weights of their own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub samples_dropped: usize,
     /// Seconds until the next step began.
     pub pause_s: f64,
 }
@@ -283,7 +286,8 @@ impl MembershipChange {
             let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
             (!ranks.is_empty()).then(|| format!("{what} {noun} {}", numbers.join(", ")))
         };
-        let Self { at_s, lost, left, joined, took_over, workers, servers, step, steps_anew, pause_s } = self;
+        let Self { at_s, lost, left, joined, took_over, workers, servers, step, steps_anew, .. } = self;
+        let Self { samples_dropped, pause_s, .. } = self;
         let what = [ranks("lost", lost), ranks("left by", left), ranks("joined by", joined)];
         let what: Vec<String> = what.into_iter().flatten().collect();
         let what = if what.is_empty() { "a connection was lost".into() } else { what.join(", ") };
@@ -292,10 +296,14 @@ impl MembershipChange {
             if *servers > 0 { format!(" and {}", plural(*servers, "server")) } else { String::new() };
         let anew = plural(*steps_anew as usize, "step");
         let workers = plural(*workers, "worker");
+        let dropped = match samples_dropped {
+            0 => String::new(),
+            _ => format!(", {} dropped", plural(*samples_dropped, "sample")),
+        };
         let took_over =
             ranks("the work went to", took_over).map_or_else(String::new, |words| format!("; {words}"));
         format!(
-            "at {at_s:.3} s: {what}{took_over}; {workers}{servers} went on after {pause_s:.3} s, from step {step}, {anew} made anew"
+            "at {at_s:.3} s: {what}{took_over}; {workers}{servers} went on after {pause_s:.3} s, from step {step}, {anew} made anew{dropped}"
         )
     }
 }

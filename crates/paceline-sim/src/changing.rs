@@ -5,8 +5,8 @@ mod report;
 mod seats;
 
 use paceline_protocol::{
-    Actions, Input, MemberId, Membership, Outcome, Participant, Rank, RankStanding, RegroupEnd, Regrouped,
-    Setup, Strategy, TakingPart, Time, regroup,
+    Actions, DroppedSteps, Input, MemberId, Membership, Outcome, Participant, Rank, RankStanding, RegroupEnd,
+    Regrouped, Setup, Strategy, TakingPart, Time, regroup,
 };
 
 use crate::costs::Costs;
@@ -72,6 +72,8 @@ struct Stopped {
     ended: Time,
     /// Where its survivors stand.
     standings: Vec<(MemberId, RankStanding)>,
+    /// Steps that each member has made, as far as that is known.
+    told: Vec<(MemberId, u64)>,
     participants: Vec<(MemberId, Box<dyn Participant>)>,
 }
 
@@ -143,6 +145,7 @@ impl<M: RankMemory> Changing<'_, M> {
                     last.levelled = on.handovers.iter().filter(|handover| handover.older.is_some()).count();
                     last.open.clone_from(&work.open);
                 }
+                last.dropped.clone_from(&on.dropped);
             }
             (now, number) = (at, number + 1);
             self.membership = on.membership.clone();
@@ -202,16 +205,19 @@ impl<M: RankMemory> Changing<'_, M> {
         let joins = self.coming().map(|(_, back)| back);
         let stop = notices.chain(joins).min().map(|at| at.saturating_sub(now));
         let costs = costs_of(run.costs, &members, setup.workers);
+        let from: Vec<u64> = (0..members.len()).map(|rank| setup.first_step(rank)).collect();
         let mut seats = Seats {
             memory: &mut *self.memory,
             members: members.clone(),
             began: now,
-            from: setup.from,
+            told: from.clone(),
+            from,
             begun: setup.from,
             finished: Vec::new(),
         };
         let (happened, mut all) = run_generation(setup, participants, &costs, &mut seats, &crashes, stop);
         let (begun, finished) = (seats.begun, std::mem::take(&mut seats.finished));
+        let mut told: Vec<(MemberId, u64)> = members.iter().copied().zip(seats.told).collect();
         let first_step = happened.first_step.map(|at| now + at);
         let ended = now + happened.spent.iter().map(|spent| spent.end).max().unwrap_or(0);
         self.account(&happened, &members, now, &finished);
@@ -228,6 +234,11 @@ impl<M: RankMemory> Changing<'_, M> {
             .filter(|rank| lost.iter().all(|(member, _)| *member != members[*rank]))
             .map(|rank| (members[rank], all[rank].standing()))
             .collect();
+        // Who stands says more.
+        let stands = |member: MemberId| standings.iter().find(|(other, _)| *other == member);
+        told.iter_mut().for_each(|(member, told)| {
+            *told = stands(*member).map_or(*told, |(_, standing)| standing.at);
+        });
         let done = happened.outcomes.iter().flatten().all(|outcome| *outcome == Outcome::Completed);
         let workers = || standings.iter().filter(|(member, _)| self.membership.workers.contains(member));
         let there = |standing: &RankStanding| standing.at >= setup.end() && standing.missing.is_empty();
@@ -243,6 +254,14 @@ impl<M: RankMemory> Changing<'_, M> {
             }
         };
         let over = done && workers().next().is_some() && at_end;
+        // Of shares whose workers were lost when all others had done their work; elsewhere regrouping says.
+        let own = workers().any(|(_, standing)| standing.own);
+        let of_lost = |(share, worker): (usize, &MemberId)| {
+            let gone = lost.iter().any(|(member, _)| member == worker);
+            let (_, told) = told.iter().find(|(member, _)| member == worker).filter(|_| own && gone)?;
+            Some(DroppedSteps { share, steps: *told..setup.end() })
+        };
+        let dropped = self.membership.shares.iter().enumerate().filter_map(of_lost).collect();
         self.report.generations.push(GenerationReport {
             began: now,
             ended,
@@ -256,11 +275,12 @@ impl<M: RankMemory> Changing<'_, M> {
             ahead: 0,
             levelled: 0,
             open: Vec::new(),
+            dropped,
             begun,
             first_step,
         });
         let participants = members.into_iter().zip(all.drain(..)).collect();
-        (!over).then_some(Stopped { ended, standings, participants })
+        (!over).then_some(Stopped { ended, standings, told, participants })
     }
 
     /// Who is behind makes the update that it has put off; how long that takes.
@@ -296,7 +316,8 @@ impl<M: RankMemory> Changing<'_, M> {
             let alive = |member: MemberId| self.pending(member).all(|revoked| revoked.kill() > now);
             let alive: Vec<_> = standings.iter().filter(|(member, _)| alive(*member)).cloned().collect();
             let here: Vec<usize> = self.back_by(now).collect();
-            let on = self.regrouped(staying, &here).or_else(|_| self.regrouped(alive, &here));
+            let told = &stopped.told;
+            let on = self.regrouped(staying, told, &here).or_else(|_| self.regrouped(alive, told, &here));
             match on {
                 Ok(on) => {
                     self.admit(&on, &here, now);
@@ -335,6 +356,7 @@ impl<M: RankMemory> Changing<'_, M> {
     fn regrouped(
         &self,
         survivors: Vec<(MemberId, RankStanding)>,
+        told: &[(MemberId, u64)],
         here: &[usize],
     ) -> Result<Regrouped, RegroupEnd> {
         let run = self.run;
@@ -344,7 +366,9 @@ impl<M: RankMemory> Changing<'_, M> {
         let (servers, workers): (Vec<MemberId>, Vec<MemberId>) =
             back.into_iter().partition(|member| self.is_server(*member));
         let spares = (self.spares..run.spares).map(|n| run.setup.world() + n);
+        let gone = |(member, _): &&(MemberId, u64)| survivors.iter().all(|(other, _)| other != member);
         let part = TakingPart {
+            told: told.iter().filter(gone).copied().collect(),
             survivors,
             workers: workers.into_iter().chain(spares).collect(),
             servers,

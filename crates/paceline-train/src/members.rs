@@ -41,6 +41,11 @@ impl Generation {
         self.segment.generation > 0
     }
 
+    /// The first step that this member computes: one that is behind gets to the others' first one by itself.
+    pub(crate) fn first_step(&self) -> u64 {
+        self.hosting.first_step(self.rank, self.segment.from)
+    }
+
     /// Whether this member hands the optimiser's memory to another one.
     pub(crate) fn gives_optimiser(&self) -> bool {
         self.hosting.handovers.iter().any(|handover| handover.from == self.rank && handover.optimiser)

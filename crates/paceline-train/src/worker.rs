@@ -240,7 +240,7 @@ impl<'a> Worker<'a> {
                 workers: plan.workers,
                 seed: plan.seed,
             },
-            agreement: (job.strategy.agreement)(job.setup),
+            agreement: job.strategy.agreement_of_members(job.setup, generation.is_some()),
             together: setup.sync.always_together(setup.end()),
             steps: Steps::begin(&clock, &engine.times),
             done: account.steps,
@@ -313,12 +313,21 @@ impl<'a> Worker<'a> {
             }
             let mut overlap = Duration::ZERO;
             let (mut units, mut live) = (Outcome::default(), 0);
+            let due = match self.generation {
+                Some(_) => self.setup.shares_at(self.rank, step).len(),
+                None => self.buffers.grads.len(),
+            };
             let mut next = Some(begin);
-            for slot in 0..self.buffers.grads.len() {
+            for number in 0..due {
                 // Units of one step follow each other without anybody else's help, unless the run ends.
-                let unit =
-                    if slot == 0 { next.take() } else { self.engine.next_step(&mut self.buffers.whole())? };
+                let unit = if number == 0 {
+                    next.take()
+                } else {
+                    self.engine.next_step(&mut self.buffers.whole())?
+                };
                 let Some(begin) = unit else { continue 'run };
+                let slot =
+                    self.generation.as_ref().map_or(number, |_| self.setup.slot(self.rank, begin.unit));
                 let Some(unit) = self.unit(source, &begin, slot)? else { continue 'run };
                 units += unit.outcome;
                 live = unit.live_slots;

@@ -1,5 +1,6 @@
 //! Members that change in virtual time: who is taken away when, and what comes of it.
 
+use paceline_launch::gather::Gather;
 use paceline_launch::{RankAccount, elastic};
 use paceline_nn::Outcome;
 use paceline_plan::{Elastic, Plan, PlanError, Revocations, RevokedRank};
@@ -54,6 +55,8 @@ pub(crate) struct Changed {
     /// What happened to the members that it began with.
     pub happened: SimulationReport,
     pub changes: Vec<MembershipChange>,
+    /// Samples of workers that were gone which nobody trained on.
+    pub dropped: u64,
     /// The hash of the final model, and the mean loss of the last step.
     pub model: Option<String>,
     pub train_loss: f64,
@@ -97,10 +100,11 @@ pub(crate) fn time_alone(
     plan: &Plan,
     run: (&Strategy, &Setup, &Costs),
     blocks: usize,
+    gather: &Gather<'_>,
 ) -> Result<Changed, VirtualError> {
     let report = drive(changes, plan, run, blocks, &mut SizesOnly)?;
-    let changes = self::changes(&report);
-    Ok(Changed { happened: happened(report, run.1), changes, model: None, train_loss: f64::NAN })
+    let (changes, dropped) = (self::changes(&report, gather), dropped(&report, gather));
+    Ok(Changed { happened: happened(report, run.1), changes, dropped, model: None, train_loss: f64::NAN })
 }
 
 /// Time and learning.
@@ -119,15 +123,17 @@ pub(crate) fn learn(
     let last = report.generations.last();
     let lost = |member: &usize| last.is_some_and(|last| last.lost.iter().any(|(lost, _)| lost == member));
     let workers: Vec<usize> = last.map_or_else(Vec::new, |last| last.membership.workers.clone());
-    let model = workers.iter().find(|member| !lost(member)).copied().unwrap_or(0);
+    let there: Vec<usize> = workers.iter().filter(|member| !lost(member)).copied().collect();
     let (params, state) = match run.1.sync.is_bsp() {
-        true => learning.model_of(model),
+        true => {
+            learning.ended(&there);
+            learning.model_of_members(&there)
+        }
         false => {
             let holders = last.map_or(&[][..], |last| &last.membership.shards).iter().map(|shard| {
                 let backup = shard.backup.filter(|_| lost(&shard.primary));
                 backup.unwrap_or(shard.primary)
             });
-            let there: Vec<usize> = workers.iter().copied().filter(|member| !lost(member)).collect();
             let (params, state) = learning.model_of_servers(&holders.collect::<Vec<_>>(), &there);
             learning.tell(run.1.end(), report.ended, &params, state.clone());
             (params, state)
@@ -144,9 +150,9 @@ pub(crate) fn learn(
         let (samples, params_sha256) = (own.samples, params_sha256(&own.params));
         learning.gather.done[rank] = Some(RankAccount { samples, params_sha256, ..RankAccount::default() });
     }
-    let changes = self::changes(&report);
+    let (changes, dropped) = (self::changes(&report, &learning.gather), dropped(&report, &learning.gather));
     let (model, train_loss) = (Some(params_sha256(&params)), sum.mean_loss());
-    Ok(Changed { happened: happened(report, run.1), changes, model, train_loss })
+    Ok(Changed { happened: happened(report, run.1), changes, dropped, model, train_loss })
 }
 
 /// Refuses a run that did not come to its end, saying from where a real one would go on.
@@ -186,7 +192,7 @@ fn happened(report: ChangingReport, setup: &Setup) -> SimulationReport {
     }
 }
 
-fn changes(report: &ChangingReport) -> Vec<MembershipChange> {
+fn changes(report: &ChangingReport, gather: &Gather<'_>) -> Vec<MembershipChange> {
     let pairs = report.generations.iter().zip(report.generations.iter().skip(1));
     let change = |((before, after), (at, pause)): ((&GenerationReport, &GenerationReport), (u64, u64))| {
         let new = |member: &usize| before.membership.rank(*member).is_none();
@@ -201,15 +207,23 @@ fn changes(report: &ChangingReport) -> Vec<MembershipChange> {
             servers: after.membership.servers.len(),
             step: after.from,
             steps_anew: before.anew(),
+            samples_dropped: before.dropped.iter().map(|dropped| gather.samples_of(dropped)).sum(),
             pause_s: seconds(pause),
         }
     };
     pairs.zip(report.pauses()).map(change).collect()
 }
 
+/// Samples that nobody trained on, because their workers were gone.
+fn dropped(report: &ChangingReport, gather: &Gather<'_>) -> u64 {
+    let all = report.generations.iter().flat_map(|generation| &generation.dropped);
+    all.map(|dropped| gather.samples_of(dropped) as u64).sum()
+}
+
 impl Changed {
     /// Puts into a result what the accounts of the members that the run began with do not tell.
     pub fn correct(&self, result: &mut RunResult, steps: u64, samples: u64) {
+        let samples = samples - self.dropped;
         (result.steps, result.samples, result.train_loss) = (steps, samples, self.train_loss);
         result.seconds.train = seconds(self.happened.end);
         result.samples_per_s = samples as f64 / result.seconds.train;

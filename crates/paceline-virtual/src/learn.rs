@@ -100,6 +100,10 @@ pub struct Learning<'a, 'r> {
     /// the first who is there shows the model that all have.
     pub changing: bool,
     shown: u64,
+    /// Members that take part in the present generation, and in the one before: their models are evaluated together where
+    /// they differ.
+    present: Vec<usize>,
+    before: Vec<usize>,
     fresh: Fresh,
 }
 
@@ -192,6 +196,8 @@ impl<'a, 'r> Learning<'a, 'r> {
             reached: false,
             changing: false,
             shown: setup.from,
+            present: Vec::new(),
+            before: Vec::new(),
             fresh,
         })
     }
@@ -291,10 +297,20 @@ impl<'a, 'r> Learning<'a, 'r> {
         self.ranks[0].update.blocks()
     }
 
+    /// The model of a run whose members change: what all workers have, or the mean where they differ. Statistics are
+    /// those of a worker's first position.
+    pub fn model_of_members(&self, members: &[usize]) -> (Vec<f32>, Vec<f32>) {
+        let counting = if self.agreement == ReplicaAgreement::Apart { members.len() } else { 1 };
+        let numbers = members.iter().take(counting).flat_map(|member| self.own_model(*member));
+        let mut all = mean(&numbers.collect::<Vec<_>>(), self.setup.params + self.state);
+        let state = all.split_off(self.setup.params.min(all.len()));
+        (all, state)
+    }
+
     /// A worker's parameters, and the statistics of its first position.
-    pub fn model_of(&self, member: usize) -> (Vec<f32>, Vec<f32>) {
+    fn own_model(&self, member: usize) -> Vec<f32> {
         let own = &self.ranks[member];
-        (own.params.to_vec(), own.state[..self.state].to_vec())
+        [&own.params[..], &own.state[..self.state]].concat()
     }
 
     /// The servers' parameters, each shard's from a member, and the mean statistics of workers.
@@ -316,9 +332,62 @@ impl<'a, 'r> Learning<'a, 'r> {
         let every = self.plan.eval_every;
         let due = every.map_or(self.order.ends_epoch(steps - 1), |every| steps.is_multiple_of(every));
         // Where workers take units one by one, the model is the servers', and evaluated at the end.
-        if self.together && (due || steps == self.setup.end()) {
-            let (params, state) = self.model_of(member);
+        let common = self.together && self.agreement != ReplicaAgreement::Apart;
+        if common && (due || steps == self.setup.end()) {
+            let (params, state) = self.model_of_members(&[member]);
             self.tell(steps, at, &params, state);
+        }
+    }
+
+    /// A member whose weights are its own has finished a step: the last one of those who take part sets the evaluation off.
+    fn show_own(&mut self, member: usize, steps: u64, at: Time) {
+        let every = self.plan.eval_every;
+        let due = every.map_or(self.order.ends_epoch(steps - 1), |every| steps.is_multiple_of(every));
+        if !due && steps != self.setup.end() {
+            return;
+        }
+        let place = self.snapshots.iter().position(|s| s.step == steps).unwrap_or_else(|| {
+            self.snapshots.push(Incomplete { step: steps, at, parts: vec![None; self.ranks.len()] });
+            self.snapshots.len() - 1
+        });
+        self.snapshots[place].at = at;
+        self.snapshots[place].parts[member] = Some(self.own_model(member));
+        self.complete_own();
+    }
+
+    /// A member takes part in a generation: one that joins has nothing to show of earlier steps.
+    fn takes_part(&mut self, member: usize) {
+        if self.present.contains(&member) {
+            self.before = std::mem::take(&mut self.present);
+        }
+        if !self.before.is_empty() && !self.before.contains(&member) {
+            self.shows_nothing(member);
+        }
+        self.present.push(member);
+    }
+
+    fn shows_nothing(&mut self, member: usize) {
+        self.snapshots.iter_mut().for_each(|snapshot| snapshot.parts[member] = Some(Vec::new()));
+    }
+
+    /// The run is over for these members: evaluates what others can show no more.
+    pub fn ended(&mut self, members: &[usize]) {
+        self.present = members.to_vec();
+        if self.agreement == ReplicaAgreement::Apart {
+            self.complete_own();
+        }
+    }
+
+    /// Evaluates what all have shown who take part.
+    fn complete_own(&mut self) {
+        let present = self.present.clone();
+        let complete = |s: &Incomplete| present.iter().all(|member| s.parts[*member].is_some());
+        while let Some(place) = self.snapshots.iter().position(complete) {
+            let Incomplete { step, at, mut parts } = self.snapshots.swap_remove(place);
+            let all: Vec<f32> = present.iter().filter_map(|member| parts[*member].take()).flatten().collect();
+            let mut all = mean(&all, self.setup.params + self.state);
+            let state = all.split_off(self.setup.params);
+            self.tell(step, at, &all, state);
         }
     }
 
@@ -431,9 +500,11 @@ impl RankMemory for Learning<'_, '_> {
             own.state.extend_from_slice(&first);
         }
         own.bodies.clear();
+        self.takes_part(member);
     }
 
     fn forget(&mut self, member: usize) {
+        self.shows_nothing(member);
         self.ranks[member].params.fill(f32::NAN);
         self.ranks[member].update = self.fresh.update(&self.plan, self.dataset.train.len());
     }
@@ -451,11 +522,14 @@ impl RankMemory for Learning<'_, '_> {
 
     fn step_over(&mut self, rank: Rank, steps: u64, at: Time) {
         let workers = self.setup.workers;
-        if self.changing && steps <= self.shown {
-            return;
-        }
         if self.changing {
-            return self.show(rank, steps, at);
+            if steps > self.shown {
+                self.show(rank, steps, at);
+            }
+            if self.agreement == ReplicaAgreement::Apart && self.setup.servers == 0 {
+                self.show_own(rank, steps, at);
+            }
+            return;
         }
         // The last stage knows the loss.
         let first = rank + 1 == self.setup.stage_count();

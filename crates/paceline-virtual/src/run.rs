@@ -397,7 +397,7 @@ fn change<'a>(
     let plan = TypedPlan::new(placed, scenario.terms.registries)?;
     let samples = stage.samples.expect("a native network's split");
     let update = Update::new(&plan, samples, Arc::new(Compute::new(1, false)));
-    Ok((changes::time_alone(changes, placed, run, update.blocks())?, gather))
+    Ok((changes::time_alone(changes, placed, run, update.blocks(), &gather)?, gather))
 }
 
 /// The ranks' memory: `scratch` gives each rank's scratch lengths.
@@ -413,7 +413,7 @@ fn learning<'a, 'r>(
         plan: TypedPlan::new(placed, scenario.terms.registries)?,
         dataset: scenario.dataset,
         setup,
-        agreement: (strategy.agreement)(setup),
+        agreement: strategy.agreement_of_members(setup, scenario.changes.is_some()),
         together: strategy.deterministic(setup),
         graph: graph.clone().expect("a native network"),
         stages: stages.as_ref(),

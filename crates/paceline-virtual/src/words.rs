@@ -164,12 +164,13 @@ mod tests {
             servers: 1,
             step: 17,
             steps_anew: 1,
+            samples_dropped: 16,
             pause_s: 0.12,
         };
         assert_eq!(
             change.words(),
             "at 2.500 s: lost rank 3, joined by ranks 4, 5; the work went to rank 4; 4 workers and 1 server went on after \
-             0.120 s, from step 17, 1 step made anew"
+             0.120 s, from step 17, 1 step made anew, 16 samples dropped"
         );
     }
 

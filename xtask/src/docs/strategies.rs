@@ -55,6 +55,13 @@ pub fn page(strategy: &Strategy, measured: &Measured) -> Outcome<String> {
     page.text(strategy.good);
     page.heading("What it is bad at");
     page.text(strategy.bad);
+    if !strategy.loss.is_empty() {
+        page.heading("When a worker is lost");
+        page.text(strategy.loss);
+        page.text(
+            "Shares, spares and what is refused: [runs that survive](../elastic.md#weights-of-ones-own).",
+        );
+    }
     page.heading("Parameters");
     parameters(&mut page, strategy.parameters);
     presets(&mut page, strategy);

@@ -163,7 +163,7 @@ mod tests {
             let standing = RankStanding { at, ..RankStanding::default() };
             run.stood(*member, *generation, standing, format!("address {member}"), 0.0);
         }
-        run.regroup(false, |_| 50).unwrap().expect("all stand").1
+        run.regroup(false, |_| 50, |dropped| dropped.steps.clone().count()).unwrap().expect("all stand").1
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_nn::Compute;
-use paceline_protocol::RegroupEnd;
+use paceline_protocol::{RegroupEnd, ReplicaAgreement};
 use paceline_train::Update;
 use paceline_train::native::mean;
 
@@ -29,8 +29,17 @@ impl Watch<'_> {
         let snapshot = &mut self.snapshots[at];
         snapshot.train_s = snapshot.train_s.max(train_s);
         self.clock.stands_at(train_s);
+        let own_weights = self.agreement == ReplicaAgreement::Apart && self.launch.plan.servers == 0;
+        if own_weights {
+            // Every worker counts once, whatever its shares.
+            let state = numbers.split_off(self.params.min(numbers.len()));
+            numbers.extend(mean(&state, self.state));
+        }
         for share in elastic.shares_of(rank) {
-            let own = self.state + if share == 0 { self.params } else { 0 };
+            let own = match own_weights {
+                true => numbers.len(),
+                false => self.state + if share == 0 { self.params } else { 0 },
+            };
             let rest = numbers.split_off(own.min(numbers.len()));
             snapshot.parts[share] = Some(std::mem::replace(&mut numbers, rest));
         }
@@ -58,8 +67,9 @@ impl Watch<'_> {
     /// Goes on with other members, once all stand; what they are told.
     pub(crate) fn regroup(&mut self, more: bool) -> Result<Commands, LaunchError> {
         let Some(elastic) = &mut self.elastic else { return Ok(Vec::new()) };
-        let pauses = &self.pauses;
-        let (segment, commands) = match elastic.regroup(more, |from| pauses.end_of(from)) {
+        let (pauses, gather) = (&self.pauses, &self.gather);
+        let samples_of = |dropped: &_| gather.samples_of(dropped);
+        let (segment, commands) = match elastic.regroup(more, |from| pauses.end_of(from), samples_of) {
             Ok(None) => return Ok(Vec::new()),
             Ok(Some(regrouped)) => regrouped,
             Err(end) => {
@@ -68,6 +78,7 @@ impl Watch<'_> {
                 return Err(LaunchError::NobodyLeft { step, cause: end.to_string(), gone, saved, run });
             }
         };
+        self.gather.drop_samples(elastic.dropped_last());
         let part = (0..elastic.addresses.len()).map(|member| elastic.takes_part(member)).collect();
         self.pauses.regrouped(segment, part, elastic.chooser());
         self.snapshots.clear();
@@ -199,6 +210,17 @@ impl Watch<'_> {
     fn saved(&self) -> Option<u64> {
         let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
         saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step)
+    }
+
+    /// The mean parameters of the workers that have given their accounts, where each has its own.
+    pub(super) fn mean_of_members(&self) -> Option<Vec<f32>> {
+        let apart = self.agreement == ReplicaAgreement::Apart && self.launch.plan.servers == 0;
+        let elastic = self.elastic.as_ref().filter(|_| apart)?;
+        let own = |member: &usize| self.gather.numbers[*member].get(..self.params);
+        Some(mean(
+            &elastic.membership.workers.iter().filter_map(own).collect::<Vec<_>>().concat(),
+            self.params,
+        ))
     }
 
     /// The mean state of all shares, out of what their workers have shown at the end; none without state.

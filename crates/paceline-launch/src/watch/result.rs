@@ -40,12 +40,17 @@ impl Watch<'_> {
             // Whoever has the first share has the model: that of all.
             let first = self.gather.done[elastic.first_worker()].as_ref();
             let known = first.or_else(|| self.gather.done.iter().flatten().find(|done| done.steps > 0));
-            model = known.map(|account| account.params_sha256.clone());
+            let own = self.mean_of_members();
+            model = match &own {
+                Some(mean) => Some(params_sha256(mean)),
+                None => known.map(|account| account.params_sha256.clone()),
+            };
             if plan.eval_samples.is_some() {
                 let params = self.gather.numbers[elastic.first_worker()].get(..self.params);
+                let params = own.as_deref().or(params).unwrap_or_default();
                 let (all, state) = (model::all_samples(test), self.state_of_shares());
-                let shares = if self.state > 0 { 1 } else { plan.replicas() };
-                let outcome = evaluate(launch, params.unwrap_or_default(), state, &all, shares)?;
+                let shares = if self.state > 0 || own.is_some() { 1 } else { plan.replicas() };
+                let outcome = evaluate(launch, params, state, &all, shares)?;
                 self.gather.final_outcome(outcome);
             }
         } else if apart || plan.eval_samples.is_some() || self.stages.is_some() {

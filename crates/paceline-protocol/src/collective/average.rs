@@ -20,6 +20,8 @@ pub struct Outer {
 /// Averages weights.
 pub struct Average {
     workers: usize,
+    /// Whether they are summed beside the parameters.
+    apart: bool,
     every: u64,
     outer: Option<Outer>,
     scratch: Vec<usize>,
@@ -34,19 +36,32 @@ impl Average {
         every: u64,
         outer: Option<Outer>,
     ) -> LaneWorker<Self> {
-        let lanes = regions(Buf::Param, lanes(setup, path, rank));
-        let mut exchange = Exchange::new(setup, lanes, 0).patient();
         let mut scratch = Vec::new();
         if outer.is_some() {
             scratch.extend([setup.params; 2]);
         }
+        let mut summed = Buf::Param;
+        if setup.sums_apart {
+            summed = Buf::Scratch(scratch.len() as u16);
+            scratch.push(setup.params);
+        }
+        let lanes = regions(summed, lanes(setup, path, rank));
+        let mut exchange = Exchange::new(setup, lanes, 0).patient();
         if let Some(coder) = setup.coder {
             let outbox = Buf::Scratch(scratch.len() as u16);
             scratch.push(exchange.outbox_len(coder));
             exchange = exchange.with_hops(coder, outbox);
         }
-        LaneWorker::new(Self { workers: setup.workers, every, outer, scratch }, exchange)
+        LaneWorker::new(
+            Self { workers: setup.workers, apart: setup.sums_apart, every, outer, scratch },
+            exchange,
+        )
     }
+}
+
+/// Where a lane's parameters lie.
+fn params(exchange: &Exchange, lane: usize) -> Region {
+    Region { buf: Buf::Param, ..exchange.region(lane) }
 }
 
 impl LaneProtocol for Average {
@@ -57,7 +72,7 @@ impl LaneProtocol for Average {
     fn begin(&self, step: u64, exchange: &Exchange, out: &mut Actions) {
         if self.outer.is_some() && step == 0 {
             for lane in 0..exchange.len() {
-                let src = exchange.region(lane);
+                let src = params(exchange, lane);
                 out.push(Action::Copy { dst: Region { buf: Buf::Scratch(0), ..src }, src });
             }
         }
@@ -69,9 +84,12 @@ impl LaneProtocol for Average {
     }
 
     fn prepare(&self, lane: usize, step: u64, exchange: &Exchange, out: &mut Actions) {
-        let params = exchange.region(lane);
+        let params = params(exchange, lane);
         let grad = Region { buf: Buf::Grad, ..params };
         out.push(Action::Apply { params, grad, step, whole: true });
+        if self.apart && self.due(step) {
+            out.push(Action::Copy { dst: exchange.region(lane), src: params });
+        }
     }
 
     fn due(&self, step: u64) -> bool {
@@ -80,9 +98,12 @@ impl LaneProtocol for Average {
 
     /// The sum is there: makes it the mean, or what the outer optimiser makes of it.
     fn settle(&self, lane: usize, _: u64, exchange: &Exchange, out: &mut Actions) {
-        let params = exchange.region(lane);
+        let (params, sum) = (params(exchange, lane), exchange.region(lane));
         if self.workers > 1 {
-            out.push(Action::Scale { dst: params, by: 1.0 / self.workers as f32 });
+            out.push(Action::Scale { dst: sum, by: 1.0 / self.workers as f32 });
+        }
+        if self.apart {
+            out.push(Action::Copy { dst: params, src: sum });
         }
         let Some(Outer { lr, momentum }) = self.outer else { return };
         let [anchor, velocity] = [0, 1].map(|n| Region { buf: Buf::Scratch(n), ..params });

@@ -35,6 +35,11 @@ pub static FROM_FILE: Strategy = Strategy {
     make: |setup, rank| program(setup).participant(setup, rank),
     links: |setup, rank| program(setup).links(setup, rank),
     check,
+    check_members: |_| {
+        let problem = "a strategy file's rounds are checked for the workers that the run begins with: members can \
+                       change with gossip, stepwise, local, exact paths and servers";
+        Err(Refusal::new("--strategy", "a file", problem))
+    },
     agreement: |setup| program(setup).agreement(setup),
     ..COLLECTIVE
 };

@@ -21,6 +21,12 @@ pub(super) const GOSSIP: Strategy = Strategy {
            neighbours only.",
     bad: "Many workers with different data: on a ring of 64 about three quarters of the disagreement \
           (variance) is left after each step.",
+    loss: "The lost worker's neighbours become each other's, and its weights are gone. Until then the ring's mean was \
+           that of all p workers; from then on it is that of the others: it jumps by (m − x)/(p − 1), where m is \
+           the mean and x what the lost worker had. What the others have taken from it before stays with them. An \
+           exchange under way is given up, piece by piece: a worker that has taken the mean with its neighbours keeps \
+           it, others keep their own weights. Where one side only has taken it, the others' mean moves by what that \
+           one took, divided by p − 1. No piece is averaged twice, and what weights count always adds up to 1.",
     parameters: &[&NEIGHBOURS],
     averages: &[Averages::Weights],
     make: |setup, rank| Box::new(StepDriver::new(setup, rank, Gossip::new(setup, rank))),

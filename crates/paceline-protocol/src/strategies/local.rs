@@ -4,7 +4,7 @@ use super::{COLLECTIVE, ReplicaAgreement, Strategy, ring_allreduce, ring_links};
 use crate::collective::average::{Average, Outer};
 use crate::collective::check;
 use crate::options::{Kind, Parameter};
-use crate::setup::{Averages, Setup};
+use crate::setup::{Averages, Refusal, Setup};
 use crate::step_driver::StepDriver;
 
 pub(super) const LOCAL: Strategy = Strategy {
@@ -17,6 +17,12 @@ pub(super) const LOCAL: Strategy = Strategy {
     cost: "1/H of a ring all-reduce per step",
     good: "Slow networks: bytes and waiting shrink by H, and a passing straggler is only felt every H steps.",
     bad: "Workers whose data differ drift apart between averages; accuracy falls as H grows.",
+    loss: "What the lost worker has learned since the last average is gone; what it had learned by then is in everybody's \
+           weights, and counts 1/p. The next average is that of the others, 1/(p − 1) each: compared with the \
+           average of all p it jumps by (m − x)/(p − 1), where m is that of all and x what the lost worker had. After \
+           an average all are equal, and nothing jumps. An average under way is given up, piece by piece: a worker \
+           that has a piece of it keeps that, others keep their own weights until the next average. No sum is applied \
+           twice or in part, and what weights count always adds up to 1.",
     parameters: &[&LOCAL_STEPS, &OUTER, &OUTER_LR, &OUTER_MOMENTUM],
     averages: &[Averages::Weights],
     make: |setup, rank| {
@@ -26,6 +32,15 @@ pub(super) const LOCAL: Strategy = Strategy {
     },
     links: ring_links,
     check,
+    check_members: |setup| match outer(setup) {
+        None => Ok(()),
+        Some(_) => Err(Refusal::new(
+            "--outer",
+            "nesterov",
+            "the outer optimiser remembers what all workers had at the last average: who joins does not know it, and after \
+             an average that was given up they would differ; members can change with --outer none",
+        )),
+    },
     agreement: |setup| match (setup.options.count(&LOCAL_STEPS), outer(setup), setup.coder) {
         (1, None, None) => ReplicaAgreement::Exact,
         (1, ..) => ReplicaAgreement::Common,

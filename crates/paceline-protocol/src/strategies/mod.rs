@@ -29,6 +29,7 @@ use crate::departure::Departure;
 use crate::handover::HandingOver;
 use crate::hosting::{Hosting, MOST_POSITIONS};
 use crate::options::{Options, Parameter};
+use crate::own_weights::OwnWeights;
 use crate::schedule::CollectivePath;
 use crate::setup::{Averages, Refusal, Setup};
 use crate::staged;
@@ -48,6 +49,8 @@ pub struct Strategy {
     pub good: &'static str,
     /// What it is bad at.
     pub bad: &'static str,
+    /// What the loss of a worker does to the average, for the docs; empty where that changes nothing.
+    pub loss: &'static str,
     /// Whether it needs servers.
     pub servers: bool,
     /// Whether it lets single workers go on: then it can be run with every consistency model, else only with bsp.
@@ -60,6 +63,8 @@ pub struct Strategy {
     pub presets: fn(&mut Options),
     /// What it refuses by itself.
     pub check: fn(&Setup) -> Result<(), Refusal>,
+    /// What it refuses where members may change and every worker has weights of its own.
+    pub check_members: fn(&Setup) -> Result<(), Refusal>,
     /// How far the workers' models agree after a step.
     pub agreement: fn(&Setup) -> ReplicaAgreement,
     /// The participant of a rank, or of one position of it: [`Strategy::participant`] makes a rank's.
@@ -91,12 +96,14 @@ pub const COLLECTIVE: Strategy = Strategy {
     cost: "",
     good: "",
     bad: "",
+    loss: "",
     servers: false,
     gated: false,
     averages: &[Averages::Gradients, Averages::Weights],
     parameters: &[],
     presets: |_| {},
     check: collective::check,
+    check_members: |_| Ok(()),
     agreement: collective::agreement,
     make: |_, _| unreachable!("every strategy makes its own participants"),
     links: ring_links,
@@ -209,8 +216,10 @@ impl Strategy {
     /// The participant of a rank: with all its positions, and able to end when a worker leaves. In a run whose members
     /// may change, its parameters are those of a step whenever it ends.
     pub fn participant(&self, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
+        let own_weights = setup.membership.is_some() && self.own_weights(setup);
         let inner = match setup.one_position_each() {
             _ if setup.stages.is_some() => staged::participant(self, setup, rank),
+            _ if own_weights => (self.make)(&setup.between_workers(), rank),
             true => (self.make)(setup, rank),
             false => Box::new(Hosting::new(self, setup, rank)),
         };
@@ -220,6 +229,7 @@ impl Strategy {
         let Some(members) = &setup.membership else { return departs };
         // What workers that take units one by one have of the parameters is a copy of the servers'.
         let commits: Box<dyn Participant> = match rank < setup.workers && setup.batch.is_none() {
+            true if own_weights => Box::new(OwnWeights::new(departs, setup, members, rank)),
             true => {
                 let (workers, votes) = (setup.workers, !self.servers);
                 Box::new(Commit::new(departs, rank, workers, setup.generation, setup.from, votes))
@@ -234,7 +244,7 @@ impl Strategy {
         let mut links = self.exchange_links(setup, rank);
         if let Some(members) = &setup.membership {
             links.extend(HandingOver::links(members, rank));
-            if !self.servers {
+            if !self.servers && !self.own_weights(setup) {
                 links.extend(Commit::links(rank, setup.workers));
             }
             links.retain(|peer| *peer != rank);
@@ -248,8 +258,25 @@ impl Strategy {
     fn exchange_links(&self, setup: &Setup, rank: Rank) -> Vec<Rank> {
         match setup.one_position_each() {
             _ if setup.stages.is_some() => staged::links(self, setup, rank),
+            _ if setup.membership.is_some() && self.own_weights(setup) => {
+                (self.links)(&setup.between_workers(), rank)
+            }
             true => (self.links)(setup, rank),
             false => Hosting::links(self, setup, rank),
+        }
+    }
+
+    /// Whether every worker has weights of its own, which no other one may have.
+    pub fn own_weights(&self, setup: &Setup) -> bool {
+        setup.averages == Averages::Weights || !(self.path.is_some() || self.servers)
+    }
+
+    /// How far the workers' models agree in a run whose members may change: an exchange that was given up may have
+    /// reached some workers and not others.
+    pub fn agreement_of_members(&self, setup: &Setup, changing: bool) -> ReplicaAgreement {
+        match changing && self.own_weights(setup) {
+            true => ReplicaAgreement::Apart,
+            false => (self.agreement)(setup),
         }
     }
 
@@ -263,7 +290,7 @@ impl Strategy {
         if shares.div_ceil(workers.max(1)) > MOST_POSITIONS {
             return refuse(format!("at most {MOST_POSITIONS} shares per worker"));
         }
-        if setup.averages == Averages::Weights || !(self.path.is_some() || self.servers) {
+        if self.own_weights(setup) {
             let problem = "every worker has weights of its own, so there is one share per worker: leave it out, or \
                            average gradients along an exact path, e.g. --strategy ring-allreduce";
             return refuse(problem.into());
@@ -278,14 +305,12 @@ impl Strategy {
         Ok(())
     }
 
-    /// Refuses what cannot go on with other members: a run's shares give the same numbers whoever computes them only if
-    /// nothing else is kept by single workers.
+    /// Refuses what cannot go on with other members. A run's shares give the same numbers whoever computes them only if
+    /// nothing else is kept by single workers; where these have weights of their own, the strategy says what may be lost.
     pub fn check_membership(&self, setup: &Setup, backups: bool) -> Result<(), Refusal> {
         let refuse = |flag: &str, value: &str, problem: &str| Err(Refusal::new(flag, value, problem));
-        if setup.averages == Averages::Weights || !(self.path.is_some() || self.servers) {
-            let problem = "every worker has weights of its own, which are lost with it: members can change where \
-                           gradients are averaged along an exact path (e.g. --strategy ring-allreduce) or by servers";
-            return refuse("--strategy", self.name, problem);
+        if self.own_weights(setup) {
+            (self.check_members)(setup)?;
         }
         if let Some(stages) = &setup.stages {
             let problem = "a stage's parameters are with its ranks alone: members can change without stages";

@@ -1,6 +1,6 @@
 //! What became of a run whose members change.
 
-use paceline_protocol::{MemberId, Membership, RegroupEnd, Time};
+use paceline_protocol::{DroppedSteps, MemberId, Membership, RegroupEnd, Time};
 
 use crate::report::SimulatedTimes;
 
@@ -33,6 +33,8 @@ pub struct GenerationReport {
     pub levelled: usize,
     /// Units that are done again since some part lacks them.
     pub open: Vec<u64>,
+    /// Steps that nobody computed of a share, because its worker was gone.
+    pub dropped: Vec<DroppedSteps>,
     /// When the first step began.
     pub first_step: Option<Time>,
 }

@@ -12,7 +12,9 @@ pub(super) struct Seats<'m, M> {
     pub(super) memory: &'m mut M,
     pub(super) members: Vec<MemberId>,
     pub(super) began: Time,
-    pub(super) from: u64,
+    /// The first step of each rank, and the one behind the last that it has finished.
+    pub(super) from: Vec<u64>,
+    pub(super) told: Vec<u64>,
     /// The step behind the last one that was begun.
     pub(super) begun: u64,
     /// Steps that were finished, by whom and when.
@@ -39,7 +41,8 @@ impl<M: RankMemory> RankMemory for Seats<'_, M> {
         self.memory.compute(self.members[rank], action);
     }
     fn step_over(&mut self, rank: Rank, steps: u64, at: Time) {
-        let (steps, at) = (self.from + steps, self.began + at);
+        let (steps, at) = (self.from[rank] + steps, self.began + at);
+        self.told[rank] = steps;
         self.finished.push((self.members[rank], at));
         self.memory.step_over(self.members[rank], steps, at);
     }

@@ -4,6 +4,7 @@
 
 mod changing;
 mod changing_apart;
+mod changing_weights;
 mod consistency;
 mod exact;
 mod faults;

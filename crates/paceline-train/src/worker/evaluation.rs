@@ -57,6 +57,7 @@ impl Worker<'_> {
         }
         // Of models that agree, one is shown: that of the first replica, or of whoever has the first share.
         let first = match self.generation {
+            Some(_) if !common && setup.servers == 0 => true,
             Some(_) => setup.host(0) == *rank,
             None if setup.stages.is_some() => *rank < setup.stage_count(),
             None => *rank == 0 || !common,

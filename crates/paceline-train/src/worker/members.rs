@@ -55,6 +55,10 @@ impl Worker<'_> {
             self.engine.stop_here(&mut self.buffers.whole())?;
         }
         let mut standing = self.engine.standing();
+        if standing.own && standing.at > self.done {
+            // Its own update was made; what others would have made of it is given up.
+            self.step_done(source, control, say, self.done, (Duration::ZERO, 0))?;
+        }
         loop {
             let Some(members) = &mut control.members else { return Ok(false) };
             let NextGeneration::GoOn { generation, commit } =
@@ -69,9 +73,10 @@ impl Worker<'_> {
             }
             // A step that was given up is made anew, by whoever.
             // One that was handed over has no row of this worker's, which goes on counting as the others do.
+            let first = generation.first_step();
             // (Workers that take units one by one count their own.)
-            self.own += if self.together { from.saturating_sub(self.done) } else { 0 };
-            (self.done, self.taken) = (from, self.settled);
+            self.own += if self.together { first.saturating_sub(self.done) } else { 0 };
+            (self.done, self.taken) = (first, self.settled);
             let participant = self.take_place(source, control, *generation)?;
             let (Some(members), Some(place)) = (&mut control.members, &self.generation) else {
                 return Ok(false);

@@ -413,7 +413,11 @@ fn what_cannot_be_elastic_is_refused_with_the_reason() {
         ("--workers 4 --elastic many", "e.g. 2..4"),
         ("--workers 2 --elastic 1..2 --transport inproc", "each is a process"),
         ("--workers 1 --elastic 1..1", "each is a process"),
-        ("--workers 2 --elastic 1..2 --strategy gossip", "weights of its own"),
+        (
+            "--workers 2 --elastic 1..2 --strategy stepwise --variant push-sum",
+            "a loss would take a part of the sum away",
+        ),
+        ("--workers 2 --elastic 1..2 --strategy local --outer nesterov", "--outer none"),
         ("--workers 2 --elastic 1..2 --strategy ps --servers 1 --sync switch", "all steps are of one kind"),
         ("--workers 2 --elastic 1..2 --compression topk,ratio=0.1", "what a worker has not sent yet"),
         ("--workers 2 --backup 1 --strategy ps --servers 1", "another server"),

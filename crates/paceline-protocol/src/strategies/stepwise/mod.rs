@@ -35,12 +35,19 @@ pub(super) const STEPWISE: Strategy = Strategy {
     bad: "The average is poor. With a fixed start the start worker never hears from anybody, and the \
           whole fleet follows its data. What mixes better (random starts) waits longer: mixing is paid \
           for in waiting.",
+    loss: "From the next step on, waves travel the ring of the others: with a fixed start, the fleet follows the first \
+           one that is left. A wave under way ends at the gap: workers before it have the mean up to their position, and \
+           keep it; those behind it keep their own weights, and no running sum is added to again. The lost \
+           worker's weights are gone but for what positions behind it had taken over: the mean of all workers' \
+           weights jumps by (m − x)/(p − 1), where m is that mean and x what the lost worker had. A full average \
+           (--sync-every) counts each of the others 1/(p − 1). What weights count always adds up to 1.",
     parameters: &[&VARIANT, &PATH, &START, &DEBIAS, &SYNC_EVERY],
     averages: &[Averages::Weights, Averages::Gradients],
     presets,
     make: |setup, rank| Box::new(StepDriver::new(setup, rank, waves::Waves::new(setup, rank))),
     links: ring_links,
     check,
+    check_members,
     agreement: |setup| match (Axes::new(setup).sync_every, setup.coder, setup.workers) {
         (_, _, 1) | (1, None, _) => ReplicaAgreement::Exact,
         (1, Some(_), _) => ReplicaAgreement::Common,
@@ -121,6 +128,27 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
         return Err(Refusal::new("--debias", "push-sum", "is about weights; use --averages weights"));
     }
     refuse_lossy(setup, "stepwise")
+}
+
+/// What is lost with a worker must be its own weights and no more.
+fn check_members(setup: &Setup) -> Result<(), Refusal> {
+    if setup.averages == Averages::Gradients {
+        return Err(Refusal::new(
+            "--averages",
+            "gradients",
+            "an update waits for the sum of others, piece by piece: a loss would leave half of one; members can change \
+             with --averages weights",
+        ));
+    }
+    if Axes::new(setup).push_sum {
+        return Err(Refusal::new(
+            "--debias",
+            "push-sum",
+            "what a worker has spread and what it keeps add up over all workers only: a loss would take a part of the sum \
+             away, and the weights would not follow from the schedule; members can change with --debias none",
+        ));
+    }
+    Ok(())
 }
 
 /// The axes of the strategy.
