@@ -476,7 +476,7 @@ const MEASUREMENTS: &[Measurement] = &[
     Measurement {
         name: "survive",
         about: "runs whose workers and servers are killed, and what surviving costs, beside torchrun and torchft: survive \
-                [--only ps|ring|elasticity|backups|bytes|peers] [--seed N] [--rounds N]",
+                [--only ps|ring|elasticity|backups|backups-28x28|bytes|peers] [--seed N] [--rounds N]",
         needs: &[Paceline, Cores(2)],
         flags: &["--only", "--seed", "--rounds"],
         run: survive::measure,

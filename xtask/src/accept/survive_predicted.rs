@@ -13,7 +13,7 @@ use crate::process::{self, Outcome, last_json};
 
 /// Runs, and steps of each.
 const RUNS: u64 = 20;
-const STEPS: u64 = 3000;
+const STEPS: u64 = 300;
 /// What the files of revocations say of regrouping: medians of `accept survive`, in seconds.
 const NOTICED: f64 = 0.001;
 const REGROUP: f64 = 0.005;
@@ -100,7 +100,7 @@ fn command(setup: &Setup, verb: &str, words: &str, calibration: &Path) -> Comman
         "--data",
         "digits",
         "--model",
-        "mlp",
+        "lenet",
         "--seed",
         "3",
         "--workers",

@@ -126,18 +126,8 @@ impl<'a> Subject<'a> {
         if let Some(last) = forward.last_mut() {
             *last += lap();
         }
-        // Layers without parameters are done when the next gradient below them is final.
-        let owner = |offset: usize| {
-            let has = |tensor: &paceline_nn::Tensor| tensor.range.start == offset;
-            graph.nodes().iter().position(|node| graph.params()[node.params.clone()].iter().any(has))
-        };
         let mut backward = vec![0.0; graph.nodes().len()];
-        let mut last = 0;
-        network.backward(&pass, params, grads, &mut |offset, _| {
-            last = owner(offset).unwrap_or(last);
-            backward[last] += lap();
-        });
-        backward[last] += lap();
+        network.backward_watched(&pass, params, grads, &mut |_, _| {}, &mut |i| backward[i] = lap());
         Ok(Lap { data, forward, backward })
     }
 }
