@@ -96,6 +96,8 @@ pub(crate) struct ElasticRun {
     resuming: Option<(Instant, MembershipChange)>,
     /// Changes so far.
     pub changes: Vec<MembershipChange>,
+    /// How many of them were told.
+    told: usize,
     /// The furthest step that anybody has told of.
     pub reached: u64,
     /// Steps that each member has told of.
@@ -129,6 +131,7 @@ impl ElasticRun {
             change: None,
             resuming: None,
             changes: Vec::new(),
+            told: 0,
             reached: 0,
             told: vec![0; members],
             clock_s: 0.0,
@@ -301,7 +304,8 @@ impl ElasticRun {
                 self.changes.push(unfinished);
                 since
             });
-            self.change = Some(Change { since, at_s, lost: Vec::new() });
+            // (Ranks and the launcher tell the time apart.)
+            self.change = Some(Change { since, at_s: self.clock_s, lost: Vec::new() });
         }
     }
 
@@ -475,11 +479,15 @@ impl ElasticRun {
         self.resuming.as_ref().map_or(0, |(_, change)| change.samples_dropped)
     }
 
-    /// The first step of a generation begins at somebody's; the change that led to it, if that is news.
-    pub fn resumed(&mut self, generation: u32) -> Option<&MembershipChange> {
-        let (since, change) = self.resuming.take_if(|_| generation == self.generation)?;
+    /// The first step of a generation begins at somebody's: the changes that led to it and are news. (There are several
+    /// where members changed again before a step had begun.)
+    pub fn resumed(&mut self, generation: u32) -> &[MembershipChange] {
+        let Some((since, change)) = self.resuming.take_if(|_| generation == self.generation) else {
+            return &[];
+        };
         self.changes.push(MembershipChange { pause_s: since.elapsed().as_secs_f64(), ..change });
-        self.changes.last()
+        let from = std::mem::replace(&mut self.told, self.changes.len());
+        &self.changes[from..]
     }
 
     /// A member has done all its work: what to tell once all have.

@@ -410,7 +410,7 @@ impl<'a> Watch<'a> {
                     // Somebody may have been lost before its first step began.
                     self.training_began();
                 }
-                if let Some(change) = self.elastic.as_mut().and_then(|elastic| elastic.resumed(generation)) {
+                for change in self.elastic.as_mut().map_or(&[][..], |elastic| elastic.resumed(generation)) {
                     report(Event::Membership { change });
                 }
             }

@@ -22,3 +22,32 @@ pub fn counted_costs(graph: &Graph, samples: usize) -> Vec<LayerCost> {
     };
     graph.nodes().iter().zip(graph.layer_flops()).map(cost).collect()
 }
+
+/// Times that a number which goes from stage to stage is moved by each of both: out of the network and into a message;
+/// when its gradient comes back, out of the message and into the network. Each move reads and writes it.
+const MOVES: u64 = 2 * 4;
+
+/// What decides where a graph is cut.
+#[derive(Clone, Debug)]
+pub struct CutCosts {
+    /// What each layer costs.
+    pub layers: Vec<LayerCost>,
+    /// What each stage has to do for a number of a sample that one hands to the other.
+    pub number: u64,
+}
+
+impl CutCosts {
+    /// Both counted, for `samples` samples.
+    pub fn counted(graph: &Graph, samples: usize) -> Self {
+        let number = samples as u64 * OPERATIONS_PER_BYTE * MOVES * size_of::<f32>() as u64;
+        Self { layers: counted_costs(graph, samples), number }
+    }
+
+    /// Of layers that were measured for so many samples: numbers cost as much more than was counted as layers do.
+    pub fn measured(graph: &Graph, samples: usize, layers: Vec<LayerCost>) -> Self {
+        let counted = Self::counted(graph, samples);
+        let sum = |layers: &[LayerCost]| layers.iter().map(|cost| cost.both()).sum::<u64>().max(1) as f64;
+        let number = (counted.number as f64 * sum(&layers) / sum(&counted.layers)) as u64;
+        Self { layers, number }
+    }
+}

@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 use paceline_nn::Graph;
 
-use crate::costs::LayerCost;
+use crate::costs::{CutCosts, LayerCost, counted_costs};
 
 /// How it is decided where a graph is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cuts {
-    /// So that the longest stage is as short as possible.
+    /// So that the longest stage is as short as possible, with what it hands over and is handed.
     Auto,
     /// Before these layers.
     Before(Vec<String>),
@@ -77,7 +77,7 @@ pub enum CutError {
 
 impl Cuts {
     /// The first layer of each stage but the first.
-    pub fn find(&self, graph: &Graph, costs: &[LayerCost], stages: usize) -> Result<Vec<usize>, CutError> {
+    pub fn find(&self, graph: &Graph, costs: &CutCosts, stages: usize) -> Result<Vec<usize>, CutError> {
         let layers = || graph.nodes().iter().map(|node| node.name.clone()).collect();
         if stages > graph.nodes().len() {
             return Err(CutError::Stages { stages, layers: layers() });
@@ -109,11 +109,12 @@ impl Cuts {
     }
 }
 
-/// Where a graph that was cut would be cut if its stages are to take the same, by what they took: within a stage, layers
-/// share that as counted costs tell. The names of the layers; none if that is where it was cut.
-pub fn better_cuts(graph: &Graph, costs: &[LayerCost], cuts: &[usize], took: &[f64]) -> Vec<String> {
-    let bounds: Vec<usize> = [0].iter().chain(cuts).chain([&costs.len()]).copied().collect();
-    let mut scaled = costs.to_vec();
+/// Where a graph that was cut would be cut if its stages are to take the same, by what they took for micro-batches of
+/// `samples`: within a stage, layers share that as counted costs tell. The names of the layers; none if that is where it
+/// was cut.
+pub fn better_cuts(graph: &Graph, samples: usize, cuts: &[usize], took: &[f64]) -> Vec<String> {
+    let mut scaled = counted_costs(graph, samples);
+    let bounds: Vec<usize> = [0].iter().chain(cuts).chain([&scaled.len()]).copied().collect();
     for (pair, took) in bounds.windows(2).zip(took) {
         let own = &mut scaled[pair[0]..pair[1]];
         let counted: u64 = own.iter().map(|cost| cost.both()).sum();
@@ -123,7 +124,7 @@ pub fn better_cuts(graph: &Graph, costs: &[LayerCost], cuts: &[usize], took: &[f
             *cost = LayerCost { forward: part(cost.forward), backward: part(cost.backward) }
         });
     }
-    let better = balanced(graph, &scaled, took.len());
+    let better = balanced(graph, &CutCosts::measured(graph, samples, scaled), took.len());
     if better == cuts {
         Vec::new()
     } else {
@@ -139,13 +140,17 @@ fn find(graph: &Graph, name: &str) -> Option<usize> {
 }
 
 /// The cut whose longest stage is the shortest; among several, the one that hands over the fewest numbers.
-fn balanced(graph: &Graph, costs: &[LayerCost], stages: usize) -> Vec<usize> {
-    let count = costs.len();
+fn balanced(graph: &Graph, costs: &CutCosts, stages: usize) -> Vec<usize> {
+    let count = costs.layers.len();
     let mut until = vec![0];
-    for cost in costs {
+    for cost in &costs.layers {
         until.push(until[until.len() - 1] + cost.both());
     }
-    let cost = |from: usize, to: usize| until[to] - until[from];
+    let crossing = crossing(graph);
+    let cost = |from: usize, to: usize| {
+        let numbers = crossing[from] + crossing.get(to).copied().unwrap_or(0);
+        until[to] - until[from] + costs.number * numbers as u64
+    };
     // longest[i]: the longest of the stages so far if they have the first i layers.
     let mut longest: Vec<u64> = (0..=count).map(|i| if i == 0 { u64::MAX } else { cost(0, i) }).collect();
     for stage in 1..stages {
@@ -153,7 +158,6 @@ fn balanced(graph: &Graph, costs: &[LayerCost], stages: usize) -> Vec<usize> {
         longest = (0..=count).map(|i| if i > stage { best(i) } else { u64::MAX }).collect();
     }
     let limit = longest[count];
-    let crossing = crossing(graph);
     // The fewest numbers that are handed over if the stages so far have the first i layers, and the last cut.
     let first = |i: usize| (i > 0 && cost(0, i) <= limit).then_some((0, 0));
     let mut steps: Vec<Vec<Option<(usize, usize)>>> = vec![(0..=count).map(first).collect()];
@@ -183,7 +187,6 @@ fn crossing(graph: &Graph) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::costs::counted_costs;
     use paceline_nn::Shape;
     use paceline_nn::models::MODELS;
 
@@ -192,16 +195,21 @@ mod tests {
         model.build(model.native_input, 10).unwrap()
     }
 
-    fn longest(costs: &[LayerCost], cuts: &[usize]) -> u64 {
-        let bounds: Vec<usize> = [0].iter().chain(cuts).chain([&costs.len()]).copied().collect();
-        let stage = |pair: &[usize]| costs[pair[0]..pair[1]].iter().map(|cost| cost.both()).sum();
+    /// What the longest stage costs, with what goes over its ends.
+    fn longest(crossing: &[usize], costs: &CutCosts, cuts: &[usize]) -> u64 {
+        let bounds: Vec<usize> = [0].iter().chain(cuts).chain([&crossing.len()]).copied().collect();
+        let stage = |pair: &[usize]| {
+            let layers: u64 = costs.layers[pair[0]..pair[1]].iter().map(|cost| cost.both()).sum();
+            let over: usize = pair.iter().filter_map(|&at| crossing.get(at)).sum();
+            layers + costs.number * over as u64
+        };
         bounds.windows(2).map(stage).max().unwrap()
     }
 
     #[test]
     fn a_network_with_early_exits_is_not_cut() {
         let graph = model("ddnn");
-        let costs = counted_costs(&graph, 1);
+        let costs = CutCosts::counted(&graph, 1);
         assert_eq!(Cuts::Auto.find(&graph, &costs, 2), Err(CutError::Exits { stages: 2 }));
         assert_eq!(Cuts::Auto.find(&graph, &costs, 1), Ok(Vec::new()));
     }
@@ -225,10 +233,12 @@ mod tests {
     fn no_other_cut_has_a_shorter_longest_stage() {
         for name in ["mlp", "lenet", "gru", "resnet20", "transformer"] {
             let graph = model(name);
-            let costs = counted_costs(&graph, 1);
+            let costs = CutCosts::counted(&graph, 1);
+            let crossing = crossing(&graph);
             for stages in 1..=graph.nodes().len().min(4) {
-                let found = longest(&costs, &Cuts::Auto.find(&graph, &costs, stages).unwrap());
-                let best = all(costs.len(), stages).iter().map(|cuts| longest(&costs, cuts)).min().unwrap();
+                let found = longest(&crossing, &costs, &Cuts::Auto.find(&graph, &costs, stages).unwrap());
+                let all = all(costs.layers.len(), stages);
+                let best = all.iter().map(|cuts| longest(&crossing, &costs, cuts)).min().unwrap();
                 assert_eq!(found, best, "{name}, {stages} stages");
             }
         }
@@ -242,30 +252,42 @@ mod tests {
             graph.then(name, paceline_nn::layers::Dense { outputs }).unwrap();
         }
         let cost = |both| LayerCost { forward: both, backward: 0 };
-        let costs = [cost(1), cost(1), cost(1), cost(10)];
+        let costs = CutCosts { layers: vec![cost(1), cost(1), cost(1), cost(10)], number: 0 };
         assert_eq!(Cuts::Auto.find(&graph, &costs, 3), Ok(vec![2, 3]));
+    }
+
+    #[test]
+    fn what_is_handed_over_is_work_of_both_stages() {
+        // Cut in the middle, both stages would compute the same, and move 90 numbers.
+        let mut graph = Graph::new(Shape::vector(4));
+        for (name, outputs) in [("a", 2), ("b", 90), ("c", 9), ("d", 9)] {
+            graph.then(name, paceline_nn::layers::Dense { outputs }).unwrap();
+        }
+        let layers = vec![LayerCost { forward: 10, backward: 20 }; 4];
+        let cut = |number| Cuts::Auto.find(&graph, &CutCosts { layers: layers.clone(), number }, 2).unwrap();
+        assert_eq!((cut(0), cut(1)), (vec![2], vec![1]));
     }
 
     #[test]
     fn a_stage_that_took_too_long_hands_layers_to_its_neighbour() {
         let graph = model("resnet20");
-        let costs = counted_costs(&graph, 1);
+        let costs = CutCosts::counted(&graph, 1);
         let cuts = Cuts::Auto.find(&graph, &costs, 2).unwrap();
         let even = |cuts: &[usize]| {
-            let bounds = [0, cuts[0], costs.len()];
-            let sum = |pair: &[usize]| costs[pair[0]..pair[1]].iter().map(|cost| cost.both() as f64).sum();
+            let bounds = [0, cuts[0], costs.layers.len()];
+            let sum = |pair: &[usize]| costs.layers[pair[0]..pair[1]].iter().map(|c| c.both() as f64).sum();
             bounds.windows(2).map(sum).collect::<Vec<f64>>()
         };
-        assert_eq!(better_cuts(&graph, &costs, &cuts, &even(&cuts)), Vec::<String>::new());
+        assert_eq!(better_cuts(&graph, 1, &cuts, &even(&cuts)), Vec::<String>::new());
         let late = [cuts[0] + 9];
         let name = graph.nodes()[cuts[0]].name.clone();
-        assert_eq!(better_cuts(&graph, &costs, &late, &even(&late)), [name]);
+        assert_eq!(better_cuts(&graph, 1, &late, &even(&late)), [name]);
     }
 
     #[test]
     fn cuts_stand_before_layers_or_groups_of_layers() {
         let graph = model("resnet20");
-        let costs = counted_costs(&graph, 1);
+        let costs = CutCosts::counted(&graph, 1);
         let find = |text: &str, stages| text.parse::<Cuts>().unwrap().find(&graph, &costs, stages);
         let place = |name: &str| graph.nodes().iter().position(|node| node.name == name).unwrap();
         assert_eq!(

@@ -30,7 +30,7 @@ mod table;
 mod timeline;
 
 pub use check::CheckedProgram;
-pub use costs::{LayerCost, counted_costs};
+pub use costs::{CutCosts, LayerCost, counted_costs};
 pub use cuts::{CutError, Cuts, better_cuts};
 pub use memory::StageMemory;
 pub use paceline_protocol::{Work, WorkKind};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use paceline_nn::Graph;
 
 use crate::check::CheckedProgram;
-use crate::costs::{LayerCost, counted_costs};
+use crate::costs::{CutCosts, LayerCost};
 use crate::cuts::{CutError, Cuts};
 use crate::pipelines::Pipeline;
 use crate::program::{PipelineProgram, ProgramError};
@@ -98,13 +98,14 @@ impl PipelineRequest<'_> {
                 }
                 let samples = batch.div_ceil(micro_batches);
                 let (unit, costs) = match self.measured {
-                    None => (TimeUnit::Operations, counted_costs(graph, samples)),
+                    None => (TimeUnit::Operations, CutCosts::counted(graph, samples)),
                     Some(measured) => {
-                        (TimeUnit::Nanoseconds, measured(graph, samples).map_err(PipelineError::Costs)?)
+                        let layers = measured(graph, samples).map_err(PipelineError::Costs)?;
+                        (TimeUnit::Nanoseconds, CutCosts::measured(graph, samples, layers))
                     }
                 };
                 let cuts = self.cuts.find(graph, &costs, program.stages())?;
-                PipelineReport::of_graph(&name, &program, graph, (unit, &costs), &cuts, samples)
+                PipelineReport::of_graph(&name, &program, graph, (unit, &costs.layers), &cuts, samples)
             }
         };
         Ok((program, report))

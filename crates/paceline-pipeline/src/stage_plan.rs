@@ -6,7 +6,7 @@ use paceline_protocol::{BatchLengths, Crossing, Stage, StageSetup};
 use paceline_registry::Registry;
 
 use crate::check::CheckedProgram;
-use crate::costs::counted_costs;
+use crate::costs::CutCosts;
 use crate::cuts::{CutError, Cuts};
 use crate::pipelines::Pipeline;
 
@@ -41,7 +41,7 @@ impl StagePlan {
             .map_err(|error| PlanError::new("--pipeline", name, error.to_string()))?;
         let cuts = if plan.cuts.is_empty() { Cuts::Auto } else { Cuts::Before(plan.cuts.clone()) };
         let capacity = plan.batch.div_ceil(plan.micro_batches.max(1));
-        let cuts = cuts.find(graph, &counted_costs(graph, capacity), plan.stages).map_err(refusal)?;
+        let cuts = cuts.find(graph, &CutCosts::counted(graph, capacity), plan.stages).map_err(refusal)?;
         let parts = graph.parts(&cuts);
         Ok(Some(Self { cuts, parts, program, capacity }))
     }

@@ -12,7 +12,7 @@ use every_layer::{Case, layers, models};
 use paceline_nn::layers::{Activation, Add, BatchNorm, Conv2d, Dense, Dropout, Function, GlobalAveragePool};
 use paceline_nn::optim::{OPTIMISERS, Settings, Step};
 use paceline_nn::{Compute, Graph, GraphPart, Network, Pass, Shape};
-use paceline_pipeline::{CheckedProgram, Cuts, PIPELINES, Pipeline, Work, WorkKind, counted_costs};
+use paceline_pipeline::{CheckedProgram, CutCosts, Cuts, PIPELINES, Pipeline, Work, WorkKind};
 
 /// Samples of the batches that are trained on: the last one is uneven, and has fewer samples than micro-batches.
 const BATCHES: [usize; 3] = [13, 13, 5];
@@ -257,7 +257,7 @@ fn check(case: &Case, pipeline: &Pipeline, cuts: &[usize], micro_batches: usize,
 fn cuts(graph: &Graph, stages: usize) -> Vec<Vec<usize>> {
     let layers = graph.nodes().len();
     let even = (1..stages).map(|i| i * layers / stages).collect();
-    let auto = Cuts::Auto.find(graph, &counted_costs(graph, 1), stages).unwrap();
+    let auto = Cuts::Auto.find(graph, &CutCosts::counted(graph, 1), stages).unwrap();
     let mut all = vec![auto, even];
     all.dedup();
     all

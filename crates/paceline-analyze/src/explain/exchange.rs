@@ -49,11 +49,10 @@ impl Case<'_> {
         }
     }
 
-    /// Part of a step that whoever exchanges least spends on it.
-    fn exchanging(&self) -> f64 {
-        let least =
-            self.workers().iter().map(|r| (r.wait_s + r.send_s) / self.step_s).fold(f64::INFINITY, f64::min);
-        least.min(1.0)
+    /// Part of a step that whoever exchanges least spends on it. (A stage waits for others' passes, too.)
+    pub(super) fn exchanging(&self) -> f64 {
+        let spends = |r: &&RankTimes| (r.wait_s + r.send_s - self.filling_s(r)).max(0.0) / self.step_s;
+        self.workers().iter().map(spends).fold(f64::INFINITY, f64::min).min(1.0)
     }
 
     /// The chain without a trace: waits are divided by what counts and empty messages tell. And its hops.
@@ -98,10 +97,13 @@ impl Case<'_> {
     fn judge(&self, path: &Shares, wires: &LinkCosts, hops: f64) -> Vec<Verdict> {
         let mut path = path.clone();
         let short_of_cores = self.share_cores();
-        if short_of_cores && self.one_machine() {
-            // Messages are late because nobody has a core to take them in.
-            path.handling += path.bytes + path.latency;
-            (path.bytes, path.latency) = (0.0, 0.0);
+        if self.one_machine() {
+            // Bytes go through memory: ranks move them themselves.
+            path.handling += std::mem::take(&mut path.bytes);
+            if short_of_cores {
+                // Messages are late because nobody has a core to take them in.
+                path.handling += std::mem::take(&mut path.latency);
+            }
         }
         // Encoding and decoding are a cause of their own,
         let mut handling = (path.handling - self.encoding()).max(0.0);
@@ -127,11 +129,11 @@ impl Case<'_> {
 
     fn thin_links(&self, path: &Shares, wires: &LinkCosts) -> Verdict {
         let pace = match wires.bytes_per_s {
-            Some(bytes) => Sentence::new(" at {}", [gigabits("link_bits_per_s", 8.0 * bytes)]),
-            None => Sentence::default(),
+            Some(bytes) => Sentence::new("go at {}, which is", [gigabits("link_bits_per_s", 8.0 * bytes)]),
+            None => Sentence::new("take", []),
         };
         let sentence = Sentence::new(
-            "Links are thin: the {} that a rank moves per step go{}, which is {} of the time",
+            "Links are thin: the {} that a rank moves per step {} {} of the time",
             [
                 megabytes("bytes_per_step", wires.bytes_per_step),
                 Part::Sentence(pace),

@@ -5,7 +5,7 @@ use paceline_statistics::{mean, median};
 
 use super::sentence::{Part, Sentence, count, counted, name, percent, seconds};
 use super::verdict::{Case, Cause, Verdict};
-use super::{Change, RecordedRun, RecordedStep, WhatIf};
+use super::{Change, RankTimes, RecordedRun, RecordedStep, WhatIf};
 
 /// How much longer than the mean a stage takes before it is named.
 const UNEVEN: f64 = 0.1;
@@ -83,6 +83,16 @@ impl Case<'_> {
         let changes = self.stage_changes(plan, ((most - even) / self.step_s).clamp(0.0, 1.0));
         let found = self.bottleneck(longest, most, even).into_iter().chain([self.bubble(plan, even)]);
         Some(found.map(|verdict| Verdict { changes: changes.clone(), ..verdict }).collect())
+    }
+
+    /// Seconds of a step in which a rank's stage has nothing to do although no message is late: the longest stage sets the
+    /// pace, and stages fill and drain. None without stages.
+    pub(super) fn filling_s(&self, rank: &RankTimes) -> f64 {
+        let Some((plan, took)) = self.recorded.plan.as_ref().zip(self.recorded.stage_seconds()) else {
+            return 0.0;
+        };
+        let longest = took.iter().copied().fold(0.0, f64::max);
+        (longest / (1.0 - bubble_of(plan)) - rank.compute_s).max(0.0)
     }
 
     /// What changes where a stage's time goes, whichever of both causes it is; even stages would save a part of a step.
@@ -174,6 +184,22 @@ mod tests {
         assert!(sentence.contains("33% longer than the mean"), "{sentence}");
         assert!(sentence.ends_with("cut before `layer3.1`"), "{sentence}");
         assert_eq!(uneven.stage_seconds(), Some(vec![1.0, 2.0]));
+    }
+
+    #[test]
+    fn waiting_for_passes_of_other_stages_is_not_exchanging() {
+        let run = run([1.0, 0.25], 4);
+        let said = Explanation::new(&run).unwrap();
+        assert_eq!(said.verdict.cause, Cause::Stage, "{:?}", said.verdict);
+        let exchanging = |late_s: f64| {
+            let mut ranks = said.ranks.clone();
+            ranks.iter_mut().for_each(|rank| rank.wait_s += late_s);
+            let case = Case { recorded: &run, ranks: &ranks, path: None, wires: None, step_s: 1.25 + late_s };
+            case.exchanging()
+        };
+        assert!(exchanging(0.0) < 1e-9, "{}", exchanging(0.0));
+        // What messages take comes on top.
+        assert!((exchanging(0.5) - 0.5 / 1.75).abs() < 1e-9, "{}", exchanging(0.5));
     }
 
     #[test]

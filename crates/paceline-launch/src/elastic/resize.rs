@@ -218,9 +218,26 @@ mod tests {
         let asked = run.lost(&[2, 3], 1.0);
         assert_eq!(asked.len(), 2, "those that are left are asked to stand");
         regrouped(&mut run, &asked, 7);
-        let change = run.resumed(1).expect("a change");
-        assert_eq!((&change.lost[..], change.workers), (&[2, 3][..], 2));
-        assert_eq!(run.changes.len(), 1);
+        let changes = run.resumed(1).iter().map(|change| (change.lost.clone(), change.workers));
+        assert_eq!(changes.collect::<Vec<_>>(), [(vec![2, 3], 2)]);
+    }
+
+    #[test]
+    fn changes_before_a_step_has_begun_are_told_with_the_next_and_never_go_back_in_time() {
+        let mut run = run(4, 0, TWO_TO_FOUR);
+        let asked = run.lost(&[3], 2.0);
+        regrouped(&mut run, &asked, 7);
+        // The clock that this is told by is a little behind.
+        let asked = run.lost(&[2], 1.9);
+        regrouped(&mut run, &asked, 7);
+        assert!(run.resumed(1).is_empty(), "that generation made no step");
+        let told: Vec<_> = run.resumed(2).iter().map(|change| (change.lost.clone(), change.at_s)).collect();
+        assert_eq!(told, [(vec![3], 2.0), (vec![2], 2.0)]);
+        assert!(run.resumed(2).is_empty(), "nothing is told twice");
+        let asked = run.drain(1, 3.0);
+        regrouped(&mut run, &asked, 8);
+        assert_eq!(run.resumed(3).len(), 1);
+        assert_eq!(run.changes.len(), 3);
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl<'a> StagedRun<'a> {
     /// The layers before which stages would be more even.
     fn better_cuts(&self) -> Vec<String> {
         let took: Vec<f64> = self.took.iter().map(|stage| stage.compute_s).collect();
-        better_cuts(&self.graph, &counted_costs(&self.graph, self.cut.capacity), &self.cut.cuts, &took)
+        better_cuts(&self.graph, self.cut.capacity, &self.cut.cuts, &took)
     }
 
     /// Seconds of a step of a plan like the run's, if a message inside a host takes so long.
