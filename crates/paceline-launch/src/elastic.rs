@@ -75,6 +75,8 @@ pub(crate) struct ElasticRun {
     base: Setup,
     /// Blocks of the optimiser's memory.
     blocks: u16,
+    /// Whether workers have scripts, which keep their parameters and their optimiser's memory themselves.
+    scripts: bool,
     pub membership: Membership,
     /// The generation of messages.
     generation: u32,
@@ -90,6 +92,8 @@ pub(crate) struct ElasticRun {
     resuming: Option<(Instant, MembershipChange)>,
     /// Changes so far.
     pub changes: Vec<MembershipChange>,
+    /// The step before which each member has ended, if it took part before.
+    pub ended_before: Vec<Option<u64>>,
     /// The furthest step that anybody has told of.
     pub reached: u64,
     /// The training clock of the last change.
@@ -114,6 +118,7 @@ impl ElasticRun {
             elastic,
             base,
             blocks: blocks as u16,
+            scripts: false,
             generation: 0,
             states: (0..members).map(state).collect(),
             drained: vec![false; members],
@@ -121,10 +126,16 @@ impl ElasticRun {
             change: None,
             resuming: None,
             changes: Vec::new(),
+            ended_before: vec![None; members],
             reached: 0,
             clock_s: 0.0,
             concluded: false,
         }
+    }
+
+    /// The same where workers have scripts: nobody joins it, since a script keeps what it has learned.
+    pub fn of_scripts(self) -> Self {
+        Self { scripts: true, ..self }
     }
 
     /// Whether a member takes part in the present generation.
@@ -329,6 +340,10 @@ impl ElasticRun {
         let coming = |member: &MemberState| *member == MemberState::Starting;
         let more = more || self.states.iter().any(coming);
         let on = match on {
+            // A step that is made anew has another mean: a part that has the former one gets it, too.
+            Ok(on) if self.scripts => {
+                Regrouped { ahead: on.ahead.iter().map(|_| Vec::new()).collect(), ..on }
+            }
             Ok(on) => on,
             Err(RegroupEnd::TooFew { .. }) if more => {
                 self.change = Some(change);
@@ -379,6 +394,9 @@ impl ElasticRun {
             on.membership.ranks().filter(|m| before.rank(*m).is_none() || change.lost.contains(m)).collect();
         for member in on.membership.ranks() {
             self.states[member] = MemberState::Active;
+        }
+        for member in before.ranks().filter(|member| on.membership.rank(*member).is_none()) {
+            self.ended_before[member] = Some(on.from);
         }
         self.resuming = Some((
             change.since,
@@ -433,11 +451,11 @@ impl ElasticRun {
     }
 
     /// What the ranks of the plan would have kept, out of what members keep: workers have the same parameters, and the
-    /// states of their shares; shards are with their primaries.
+    /// states of their shares (a script's is its own, or the first one's where it was lost); shards are with their primaries.
     pub fn parts(&self, kept: &[Option<RankState>], state: usize) -> Option<Vec<RankState>> {
         let shares = self.base.shares();
         let mut states: Vec<&[f32]> = vec![&[]; shares];
-        for member in &self.membership.workers {
+        for member in self.membership.workers.iter().filter(|_| !self.scripts) {
             let own = kept[*member].as_ref()?.numbers("state");
             for (share, numbers) in self.shares_of(*member).into_iter().zip(own.chunks(state.max(1))) {
                 states[share] = numbers;
@@ -445,12 +463,13 @@ impl ElasticRun {
         }
         let first = kept[*self.membership.workers.first()?].as_ref()?;
         let worker = |rank: usize| {
+            let part =
+                kept[rank].as_ref().filter(|_| self.membership.workers.contains(&rank)).unwrap_or(first);
+            if self.scripts {
+                return part.clone();
+            }
             let own = self.base.positions(rank).into_iter().flat_map(|share| states[share].iter().copied());
-            with(
-                kept[rank].as_ref().filter(|_| self.membership.workers.contains(&rank)).unwrap_or(first),
-                "state",
-                own.collect(),
-            )
+            with(part, "state", own.collect())
         };
         let mut parts: Vec<RankState> = (0..self.base.workers).map(worker).collect();
         for (shard, range) in self.membership.shards.iter().zip(self.base.shards()) {

@@ -89,6 +89,13 @@ impl RankProcesses {
         }
     }
 
+    /// Ends what a rank that has ended leaves of its script, and of what that has started.
+    pub fn end_script(&mut self, rank: usize) {
+        let group = self.scripts.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+        // An error means that nothing is left.
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+    }
+
     /// Tells a rank's process that it will be killed: SIGTERM.
     pub fn notice(&mut self, rank: usize) {
         let Ok(index) = self.index(rank) else { return };

@@ -269,6 +269,13 @@ impl Ranks {
         }
     }
 
+    /// Ends what is left of the script of a rank of this machine whose process has ended.
+    pub fn end_script(&mut self, rank: usize) {
+        if let LocalRanks::Processes(processes) = &mut self.local {
+            processes.end_script(rank);
+        }
+    }
+
     /// Tells a rank's process on this machine that it will be killed.
     pub fn notice(&mut self, rank: usize) {
         if let LocalRanks::Processes(processes) = &mut self.local {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use paceline_nn::Compute;
+use paceline_record::FailureKind;
 use paceline_train::Update;
 use paceline_train::native::mean;
 
 use super::{Incomplete, Snapshot, Watch};
-use crate::control::RankCommand;
+use crate::control::{RankCommand, RankEvent};
 use crate::elastic::{Commands, ElasticRun, Resized};
 use crate::error::LaunchError;
 use crate::rank::{RankContext, role};
@@ -69,8 +70,9 @@ impl Watch<'_> {
                 let gone = elastic.gone().into_iter().map(lost).collect::<Vec<_>>().join(", ");
                 let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
                 let saved = saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step);
-                let run = self.launch.run.to_owned();
-                return Err(LaunchError::NobodyLeft { step, cause: end.to_string(), gone, saved, run });
+                let (run, cause) = (self.launch.run.to_owned(), end.to_string());
+                let scripts = plan.script.is_some();
+                return Err(LaunchError::NobodyLeft { step, cause, gone, saved, run, scripts });
             }
         };
         let part = (0..elastic.addresses.len()).map(|member| elastic.takes_part(member)).collect();
@@ -83,9 +85,38 @@ impl Watch<'_> {
     /// A member whose process has ended: whether the run goes on without it, and what the others are told.
     /// How its process ended is told if the run cannot go on.
     pub(crate) fn member_lost(&mut self, rank: usize, how: Option<String>) -> Commands {
-        self.deaths.extend(how.map(|how| (rank, how)));
+        if let Some(how) = how {
+            self.deaths.entry(rank).or_insert(how);
+        }
         let train_s = self.clock.now_s();
         self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(rank, train_s))
+    }
+
+    /// A worker's script was ended by somebody: whether the run goes on without that worker. How it ended is told if the run
+    /// cannot go on.
+    pub(crate) fn script_lost(&mut self, rank: usize, said: &RankEvent) -> bool {
+        let RankEvent::Failed { message, kind: FailureKind::Lost, lost: None, .. } = said else {
+            return false;
+        };
+        let lost = self.elastic.is_some() && self.launch.plan.script.is_some();
+        if lost {
+            self.deaths.insert(rank, message.clone());
+        }
+        lost
+    }
+
+    /// Samples of all workers before a step, where scripts have their own data, as far as workers have told: each has made
+    /// as many steps as it took part in, with as many samples as in those that it has told of.
+    pub(super) fn samples_of_scripts(&self, step: u64) -> Option<u64> {
+        let elastic = self.elastic.as_ref().filter(|_| self.launch.plan.script.is_some())?;
+        let told: Vec<(u64, u64)> = self.told.iter().take(self.launch.plan.workers).copied().collect();
+        let &first = told.iter().find(|(steps, _)| *steps > 0)?;
+        let samples = |(member, own): (usize, &(u64, u64))| {
+            let (steps, samples) = if own.0 > 0 { *own } else { first };
+            let made = elastic.ended_before[member].map_or(step, |end| end.min(step));
+            (u128::from(samples) * u128::from(made) / u128::from(steps)) as u64
+        };
+        Some(told.iter().enumerate().map(samples).sum())
     }
 
     /// Somebody asks for other members: what is to be done, or why it cannot be.
@@ -105,6 +136,9 @@ impl Watch<'_> {
         self.addresses[rank].clear();
         self.gather.forget(rank);
         self.deaths.remove(&rank);
+        if let Some(attached) = self.attached.get_mut(rank) {
+            *attached = None;
+        }
         if let (true, Some(elastic)) = (self.connected, &mut self.elastic) {
             elastic.started(rank);
         }
@@ -136,7 +170,9 @@ impl Watch<'_> {
 
 /// The members of a run that may change.
 pub(super) fn elastic(launch: &Launch<'_>, context: &RankContext<'_>) -> Option<ElasticRun> {
-    let samples = launch.dataset?.train.len();
-    let update = Update::new(launch.plan, samples, Arc::new(Compute::new(1, false)));
-    Some(ElasticRun::new(launch.plan.elastic?, context.setup.clone(), update.blocks()))
+    let (elastic, base) = (launch.plan.elastic?, context.setup.clone());
+    // What a script's optimiser remembers is in the script.
+    let Some(dataset) = launch.dataset else { return Some(ElasticRun::new(elastic, base, 0).of_scripts()) };
+    let update = Update::new(launch.plan, dataset.train.len(), Arc::new(Compute::new(1, false)));
+    Some(ElasticRun::new(elastic, base, update.blocks()))
 }

@@ -13,6 +13,7 @@ mod data;
 mod distributed;
 mod doctor;
 mod elastic;
+mod elastic_scripts;
 mod engines;
 mod exits;
 mod explain;
