@@ -266,6 +266,11 @@ impl ScriptProcess {
         state.moves += 1;
     }
 
+    /// Begins the present deadline anew: nobody has listened to the script for a while.
+    pub fn bear_with(&self) {
+        lock(&self.shared.state).moves += 1;
+    }
+
     /// Notes what the script said of its own failure.
     pub fn fault(&self, message: String) {
         lock(&self.shared.state).fault = Some(message);

@@ -27,6 +27,10 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
         let value = if flag == "--sync" { plan.sync.clone() } else { value };
         PlanError { flag, value, problem }
     })?;
+    if plan.script.is_some() && (!setup.sync.is_bsp() || strategy.own_weights(setup)) {
+        let problem = "a script's members can change where gradients are averaged and all make their steps together: along an                        exact path, or with servers under --sync bsp";
+        return Err(PlanError::new("--strategy", plan.strategy.clone(), problem));
+    }
     let (workers, shares) = (plan.workers, plan.shares());
     let Elastic { least, most, .. } = *elastic;
     let refuse = |problem: String| Err(PlanError::new("--elastic", format!("{least}..{most}"), problem));
@@ -81,6 +85,8 @@ pub(crate) struct ElasticRun {
     base: Setup,
     /// Blocks of the optimiser's memory.
     blocks: u16,
+    /// Whether workers have scripts, which keep their parameters and their optimiser's memory themselves.
+    scripts: bool,
     pub membership: Membership,
     /// The generation of messages.
     generation: u32,
@@ -98,6 +104,8 @@ pub(crate) struct ElasticRun {
     pub changes: Vec<MembershipChange>,
     /// How many of them were told.
     told: usize,
+    /// The step before which each member has ended, if it took part before.
+    pub ended_before: Vec<Option<u64>>,
     /// The furthest step that anybody has told of.
     pub reached: u64,
     /// Steps that each member has told of.
@@ -124,6 +132,7 @@ impl ElasticRun {
             elastic,
             base,
             blocks: blocks as u16,
+            scripts: false,
             generation: 0,
             states: (0..members).map(state).collect(),
             drained: vec![false; members],
@@ -132,6 +141,7 @@ impl ElasticRun {
             resuming: None,
             changes: Vec::new(),
             told: 0,
+            ended_before: vec![None; members],
             reached: 0,
             told: vec![0; members],
             clock_s: 0.0,
@@ -154,6 +164,11 @@ impl ElasticRun {
     pub fn stepped(&mut self, member: MemberId, step: u64) {
         self.reached = self.reached.max(step);
         self.told[member] = step;
+    }
+
+    /// The same where workers have scripts: nobody joins it, since a script keeps what it has learned.
+    pub fn of_scripts(self) -> Self {
+        Self { scripts: true, ..self }
     }
 
     /// Whether a member takes part in the present generation.
@@ -394,6 +409,10 @@ impl ElasticRun {
         let coming = |member: &MemberState| *member == MemberState::Starting;
         let more = more || self.states.iter().any(coming);
         let on = match on {
+            // A step that is made anew has another mean: a part that has the former one gets it, too.
+            Ok(on) if self.scripts => {
+                Regrouped { ahead: on.ahead.iter().map(|_| Vec::new()).collect(), ..on }
+            }
             Ok(on) => on,
             Err(RegroupEnd::TooFew { .. }) if more => {
                 self.change = Some(change);
@@ -451,6 +470,9 @@ impl ElasticRun {
             on.membership.ranks().filter(|m| before.rank(*m).is_none() || change.lost.contains(m)).collect();
         for member in on.membership.ranks() {
             self.states[member] = MemberState::Active;
+        }
+        for member in before.ranks().filter(|member| on.membership.rank(*member).is_none()) {
+            self.ended_before[member] = Some(on.from);
         }
         self.resuming = Some((
             change.since,
@@ -518,11 +540,12 @@ impl ElasticRun {
     }
 
     /// What the ranks of the plan would have kept, out of what members keep: a worker that is not there has what the one
-    /// with its share has, and the states of their shares; shards are with their primaries.
+    /// with its share has, and the states of their shares (a script's is its own, or the first one's where it was lost);
+    /// shards are with their primaries.
     pub fn parts(&self, kept: &[Option<RankState>], state: usize) -> Option<Vec<RankState>> {
         let shares = self.membership.shares.len();
         let mut states: Vec<&[f32]> = vec![&[]; shares];
-        for member in &self.membership.workers {
+        for member in self.membership.workers.iter().filter(|_| !self.scripts) {
             let own = kept[*member].as_ref()?.numbers("state");
             for (share, numbers) in self.shares_of(*member).into_iter().zip(own.chunks(state.max(1))) {
                 states[share] = numbers;
@@ -530,7 +553,7 @@ impl ElasticRun {
         }
         let worker = |rank: usize| {
             let present = kept[rank].as_ref().filter(|_| self.membership.workers.contains(&rank));
-            if !self.is_together() {
+            if self.scripts || !self.is_together() {
                 return present.or(kept[*self.membership.workers.first()?].as_ref()).cloned();
             }
             let stands_in = self.membership.shares[*self.base.positions(rank).first()?];

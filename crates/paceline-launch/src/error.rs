@@ -32,7 +32,7 @@ pub enum LaunchError {
     Lost { role: &'static str, rank: usize, pid: u32, when: String, cause: String },
     /// Too few members of an elastic run are left.
     #[error("after step {step}: {cause}; lost: {gone}")]
-    NobodyLeft { step: u64, cause: String, gone: String, saved: Option<u64>, run: String },
+    NobodyLeft { step: u64, cause: String, gone: String, saved: Option<u64>, run: String, scripts: bool },
     /// A run has not other members because somebody asks for them.
     #[error("{run} {problem}")]
     Members { run: String, problem: String, hint: &'static str },
@@ -161,6 +161,11 @@ impl LaunchError {
             }
             Self::NobodyLeft { saved: Some(step), run, .. } => {
                 format!("`paceline resume {run}` goes on from its last checkpoint, after step {step}")
+            }
+            Self::NobodyLeft { saved: None, scripts: true, .. } => {
+                "there is no checkpoint: --checkpoint-every N would leave some, a smaller MIN of --elastic and --backup 1 \
+                 survive more"
+                    .into()
             }
             Self::NobodyLeft { saved: None, .. } => {
                 "there is no checkpoint: --checkpoint-every N would leave some, --spare N and --backup 1 survive more".into()

@@ -153,6 +153,11 @@ impl<'l, 'w> Lead<'l, 'w> {
                     self.report_failed(rank, message, report);
                     return Ok(None);
                 }
+                if self.watch.script_lost(rank, &said) {
+                    // Its rank is of no use without it, and ends like one that is lost.
+                    self.ranks.signal(rank, ProcessSignal::Kill);
+                    return Ok(None);
+                }
                 let reaction = self.watch.take(rank, said, numbers, report)?;
                 self.react(reaction)?;
             }
@@ -237,6 +242,7 @@ impl<'l, 'w> Lead<'l, 'w> {
         if self.ended[rank] != (true, true) {
             return Ok(None);
         }
+        self.ranks.end_script(rank);
         if !self.watch.connected() {
             // Nothing is lost yet that another process does not have; one that dies again will always die.
             if std::mem::replace(&mut self.replaced[rank], true) {

@@ -73,6 +73,13 @@ impl RankProcesses {
         Ok(processes)
     }
 
+    /// Ends what a rank that has ended leaves of its script, and of what that has started.
+    pub fn end_script(&mut self, rank: usize) {
+        let group = self.scripts.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+        // An error means that nothing is left.
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+    }
+
     /// Kills a rank's process, or tells it that it will be killed.
     pub fn signal(&mut self, rank: usize, signal: ProcessSignal) {
         let Ok(index) = self.index(rank) else { return };

@@ -275,6 +275,13 @@ impl Ranks {
         }
     }
 
+    /// Ends what is left of the script of a rank of this machine whose process has ended.
+    pub fn end_script(&mut self, rank: usize) {
+        if let LocalRanks::Processes(processes) = &mut self.local {
+            processes.end_script(rank);
+        }
+    }
+
     /// Starts processes on a machine: in place of ranks' that have ended, or the first ones of ranks that had none.
     pub fn start_on(&mut self, host: usize, begin: &[usize]) -> Result<(), LaunchError> {
         for rank in begin {

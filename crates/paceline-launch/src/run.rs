@@ -201,6 +201,11 @@ pub fn run(
         let bounds = format!("{}..{}", elastic.least, elastic.most);
         return Err(PlanError::new("--elastic", bounds, problem).into());
     }
+    if let (Some(elastic), Some(_), true) = (plan.elastic, &plan.script, listen.is_some()) {
+        let problem = "members can change among scripts of one machine only: not with --listen";
+        let bounds = format!("{}..{}", elastic.least, elastic.most);
+        return Err(PlanError::new("--elastic", bounds, problem).into());
+    }
     if plan.restarts > 0 && listen.is_some() {
         let problem = "a machine that is lost does not come back by itself: not with --listen";
         return Err(PlanError::new("--on-loss", "restart", problem).into());

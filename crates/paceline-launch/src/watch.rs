@@ -89,6 +89,8 @@ pub(crate) struct Watch<'a> {
     began: Instant,
     /// The last step that each rank told of.
     steps: Vec<u64>,
+    /// Steps and samples that each worker told of last, together.
+    told: Vec<(u64, u64)>,
     /// Ranks that gave up because they lost a peer.
     pub(crate) victims: Vec<bool>,
     agreement: ReplicaAgreement,
@@ -172,6 +174,7 @@ impl<'a> Watch<'a> {
             startup: None,
             began: Instant::now(),
             steps: vec![0; world],
+            told: vec![(0, 0); world],
             victims: vec![false; world],
             snapshots: Vec::new(),
             jobs,
@@ -287,6 +290,7 @@ impl<'a> Watch<'a> {
                 context.strategy.check(&context.setup).map_err(refused)?;
             }
             self.params = context.setup.params;
+            self.elastic = elastic(self.launch, &context);
             self.began = Instant::now();
             // Flags of use are no parameters.
             let own = common.layout.tensors.iter().filter(|tensor| tensor.name != USED_TENSORS);
@@ -389,8 +393,9 @@ impl<'a> Watch<'a> {
             RankEvent::Said { line } => report(Event::Script { rank, line: &line }),
             RankEvent::Waiting { text } => report(Event::ScriptWait { rank, text: &text }),
             RankEvent::Reported { step, samples, train_s, values } => {
-                if rank == 0 {
-                    let samples = self.gather.samples_before(step, samples);
+                if rank == self.elastic.as_ref().map_or(0, ElasticRun::first_worker) {
+                    let of_members = self.samples_of_scripts(step);
+                    let samples = of_members.unwrap_or_else(|| self.gather.samples_before(step, samples));
                     self.gather.report(step, samples, train_s, &values, report);
                     self.look_at_target();
                 }
@@ -432,7 +437,7 @@ impl<'a> Watch<'a> {
                 }
             }
             RankEvent::Step { step, samples, loss, train_s } => {
-                self.steps[rank] = step;
+                (self.steps[rank], self.told[rank]) = (step, (step, samples));
                 if self.clock.told(train_s) && self.launch.checkpointing.resumed.is_some() {
                     self.resumed_at = Some(train_s);
                 }
@@ -442,7 +447,8 @@ impl<'a> Watch<'a> {
                 // The last stage knows the loss.
                 let teller = self.elastic.as_ref().map_or(plan.stages - 1, ElasticRun::first_worker);
                 if rank == teller {
-                    let samples = self.gather.samples_before(step, samples);
+                    let of_members = self.samples_of_scripts(step);
+                    let samples = of_members.unwrap_or_else(|| self.gather.samples_before(step, samples));
                     let train_loss = loss.unwrap_or(f64::NAN);
                     report(Event::Progress { step, samples, train_s, train_loss });
                 }
@@ -484,6 +490,7 @@ impl<'a> Watch<'a> {
                 report(Event::Batch { rank, batch: &batch.with_numbers(&numbers) });
             }
             RankEvent::Done(account) => {
+                self.told[rank] = (account.steps, account.samples);
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
                 if let Some(order) = self.pauses.ended(rank) {

@@ -70,6 +70,9 @@ impl Mapping {
 
     /// From now on nobody else can map the file to write to it. Who has done so before still can.
     pub fn seal_against_writers(file: &impl AsFd) -> io::Result<()> {
+        if fcntl_get_seals(file)?.contains(SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+            return Ok(());
+        }
         Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
     }
 

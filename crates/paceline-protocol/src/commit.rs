@@ -85,6 +85,10 @@ impl Commit {
                 }
                 Action::BeginStep { step, .. } if step > *at => *next = Some(action),
                 Action::Finish(Outcome::Completed) if *begun == Some(*at) => *next = Some(action),
+                // Somebody leaves before a later step: this one is made.
+                Action::Finish(Outcome::Left { before, .. }) if *begun == Some(*at) && before > *at => {
+                    *next = Some(action);
+                }
                 // It ends after a step that is being voted on, or within one that is given up.
                 Action::Finish(_) if next.is_some() => *next = Some(action),
                 _ if action.changes().into_iter().flatten().any(|region| region.buf == Buf::Param) => {
@@ -223,5 +227,54 @@ impl Participant for Commit {
     fn standing(&self) -> RankStanding {
         let ready = self.finished && self.ready();
         RankStanding { at: self.at, ready, ..RankStanding::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{OpId, Region};
+
+    /// Begins a step; in its midst, or once its update is known, it learns that the run ends before step 1.
+    struct Left {
+        complete: bool,
+    }
+
+    impl Participant for Left {
+        fn on(&mut self, _: Time, input: Input, out: &mut Actions) {
+            let unit = crate::WorkUnit { step: 0, share: 0 };
+            match input {
+                Input::Start => {
+                    out.push(Action::BeginStep { step: 0, unit, scale: crate::GradientScale::Part })
+                }
+                Input::Done(_) => {
+                    let params = Region { buf: Buf::Param, offset: 0, len: 4 };
+                    out.push(Action::Apply {
+                        params,
+                        grad: Region { buf: Buf::Grad, ..params },
+                        step: 0,
+                        whole: true,
+                    });
+                    let before = if self.complete { 1 } else { 0 };
+                    out.push(Action::Finish(Outcome::Left { worker: 1, before }));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_complete_when_somebody_leaves_is_updated_and_one_that_is_not_is_given_up() {
+        for complete in [true, false] {
+            let mut commit = Commit::new(Box::new(Left { complete }), 0, 2, 0, 0, false);
+            let mut out = Actions::default();
+            commit.on(0, Input::Start, &mut out);
+            out.drain();
+            commit.on(1, Input::Done(OpId(0)), &mut out);
+            let done = out.list();
+            assert_eq!(matches!(done[0], Action::Apply { .. }), complete, "{done:?}");
+            assert!(matches!(done.last(), Some(Action::Finish(Outcome::Left { .. }))), "{done:?}");
+            assert_eq!(commit.standing().at, u64::from(complete));
+        }
     }
 }

@@ -387,10 +387,49 @@ fn check_script(plan: &Plan) -> Result<(), PlanError> {
         let problem = "not with --checkpoint-every: where an unchanged script is in its data is not known";
         return Err(PlanError::new("--auto", "", problem));
     }
+    check_members(plan, script)?;
     let counted = plan.options.keys().any(|name| name == "switch-at");
     if counted && plan.work == TrainingLength::UntilScriptEnds {
         let problem = "switches after a part of the run: give its --steps";
         return Err(PlanError::new("--sync", &plan.sync, problem));
+    }
+    Ok(())
+}
+
+/// Refuses members of a run of scripts that cannot change so: scripts keep their parameters and the optimiser's memory, so
+/// that one that is started anew has neither.
+fn check_members(plan: &Plan, script: &Script) -> Result<(), PlanError> {
+    let Some(elastic) = &plan.elastic else { return Ok(()) };
+    let refuse = |flag: &str, value: String, problem: &str| Err(PlanError::new(flag, value, problem));
+    let bounds = format!("{}..{}", elastic.least, elastic.most);
+    if plan.delegated() {
+        let problem = "the script's own framework averages, and its workers end together: members can change where this \
+                       program averages, e.g. --strategy ring-allreduce";
+        return refuse("--strategy", plan.strategy.clone(), problem);
+    }
+    if elastic.most > plan.workers {
+        let problem = "a script keeps its parameters and its optimiser's memory, so nobody joins its run later: the most \
+                       workers are those that it begins with";
+        return refuse("--elastic", bounds, problem);
+    }
+    if elastic.spares > 0 {
+        let problem = "a script keeps its parameters and its optimiser's memory, and a spare's would have neither: leave it \
+                       out";
+        return refuse("--spare", elastic.spares.to_string(), problem);
+    }
+    let back = plan.revoke.iter().flat_map(|file| &file.revoke).find(|one| one.back_after_s.is_some());
+    if let Some(one) = back {
+        let problem = format!(
+            "rank {} comes back with back-after-s, and nobody joins a run of scripts, which keep their parameters and their \
+             optimisers' memory: leave it out",
+            one.rank
+        );
+        return refuse("--revoke", String::new(), &problem);
+    }
+    if script.apply == "server" {
+        let problem = "the servers' optimiser has settings for each tensor, and is not handed over: members can change \
+                       where scripts make the updates";
+        return refuse("--apply", "server".into(), problem);
     }
     Ok(())
 }

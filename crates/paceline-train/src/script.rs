@@ -1,7 +1,10 @@
 //! Gradients of a script: a process beside, attached by shared memory and a socket (`docs/attach.md`).
 
+mod accounts;
+mod exchange;
 mod failing;
 mod flat;
+mod given;
 mod starting;
 
 use std::collections::VecDeque;
@@ -18,66 +21,25 @@ use paceline_attach::{
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::Outcome;
 use paceline_plan::TrainingLength;
-use paceline_protocol::{GradientScale, SINGLE};
+use paceline_protocol::{GradientScale, Rank, Setup};
 use paceline_record::FailureKind;
-use paceline_resolve::TypedPlan;
 
-use crate::clock::{Clock, Phase};
+use crate::clock::Clock;
 use crate::engine::Begin;
 use crate::error::TrainError;
-use crate::source::{
-    AfterStep, GradientSink, GradientSource, Layout, SourceCosts, SourceReport, TensorLayout,
-};
+use crate::source::{AfterStep, GradientSink, GradientSource, Layout, SourceCosts, SourceReport};
 
+pub use exchange::{USED_TENSORS, script_exchange, script_layout};
 pub use failing::script_failed;
 pub use starting::ScriptRequest;
 
 use failing::{gone, refuse, refuse_script};
 use flat::{OpenRanges, merged, packed, unpacked};
+use given::Given;
 use starting::{DEVICE, check, check_file, check_version, command};
-
-/// The name in a layout of the numbers that say which tensors were used; they come before the script's own.
-pub const USED_TENSORS: &str = "(used)";
 
 /// Longest single wait for a script, so that other things are looked at.
 const WAIT: Duration = Duration::from_millis(100);
-/// What the scripts of a plan hand over and take back.
-pub fn script_exchange(plan: &TypedPlan<'_>) -> (Gives, Takes) {
-    let apply_server = plan.script.as_ref().is_some_and(|script| script.apply == "server");
-    let staged = plan.script.as_ref().is_some_and(|script| script.staged);
-    let nobody = plan.document.strategy == SINGLE && !staged || plan.strategy.delegated.is_some();
-    match (nobody, &plan.document.averages[..], plan.servers) {
-        (true, ..) => (Gives::Nothing, Takes::Nothing),
-        (_, "weights", _) => (Gives::Parameters, Takes::Parameters),
-        (_, _, 0) => (Gives::Gradients, Takes::Gradients),
-        _ if apply_server => (Gives::Gradients, Takes::Parameters),
-        _ if plan.sync == "bsp" => (Gives::Gradients, Takes::GradientsFromParameters),
-        _ => (Gives::Updates, Takes::Parameters),
-    }
-}
-
-/// Whether which tensors were used is exchanged with the gradients: a lossy code would make something else of it.
-fn tells_used(plan: &TypedPlan<'_>) -> bool {
-    let (_, takes) = script_exchange(plan);
-    matches!(takes, Takes::Gradients | Takes::GradientsFromParameters) && plan.coder.is_none()
-}
-
-/// The flat buffers of a script's tensors: in its own order, behind one number for each that says whether it was used.
-/// (Exchanges go from the end to the start, and these are known last.)
-pub fn script_layout(plan: &TypedPlan<'_>, attached: &Attached) -> Layout {
-    let mut layout = Layout::default();
-    let mut push = |name: &str, shape: &[usize]| {
-        let range = layout.params..layout.params + shape.iter().product::<usize>();
-        layout.params = range.end;
-        layout.tensors.push(TensorLayout { name: name.to_owned(), shape: shape.to_vec(), range });
-    };
-    if tells_used(plan) {
-        push(USED_TENSORS, &[attached.tensors.len()]);
-    }
-    attached.tensors.iter().for_each(|tensor| push(&tensor.name, &tensor.shape));
-    layout
-}
-
 /// What a script waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
@@ -108,6 +70,11 @@ pub struct ScriptSource {
     /// The buffers, until the worker takes them; and the parameters once more, to read what the script leaves there.
     memory: Option<(TensorStorage, TensorStorage)>,
     params: TensorStorage,
+    /// Whether the worker has parameters of its own: other members may be handed what servers have answered, which the
+    /// script's memory holds only until the script writes there.
+    apart: bool,
+    /// What the script has given of its step, where members may change.
+    given: Option<Given>,
     start: Vec<f32>,
     waits: Waits,
     /// Steps that nothing was exchanged in, and that are not accounted for yet.
@@ -220,6 +187,8 @@ impl ScriptSource {
             staging: Duration::ZERO,
             rss_peak_bytes: 0,
             memory: None,
+            apart: plan.elastic.is_some() && takes == Takes::GradientsFromParameters,
+            given: None,
         };
         let told = source.socket.hand_over(&RankMessage::Welcome(&welcome), &descriptors);
         told.map_err(|error| source.gone(error))?;
@@ -292,19 +261,24 @@ impl ScriptSource {
         self.socket.say(message).map_err(|error| gone(&self.process, &mut self.socket, error))
     }
 
-    /// What a gradient is multiplied by. A script's loss is the mean over its own batch.
+    /// What a script multiplies a gradient by. Its loss is the mean over its own batch. Where members may change, the rank
+    /// multiplies: it may have to do it anew, with other workers.
     fn scale(&self, scale: GradientScale) -> f64 {
         match scale {
+            GradientScale::Part if self.given.is_some() => 1.0,
             GradientScale::Part => 1.0 / self.workers as f64,
             GradientScale::Own | GradientScale::Even => 1.0,
         }
     }
 
     /// Lets a script go on that waits for it.
-    fn go_on(&mut self, begin: &Begin) -> Result<(), TrainError> {
+    fn go_on(&mut self, begin: &Begin, params: &[f32]) -> Result<(), TrainError> {
         let scale = self.scale(begin.scale);
         match self.waits {
             Waits::Start => {
+                if self.apart {
+                    self.params.copy_from_slice(params);
+                }
                 self.step = begin.step;
                 let kept = unpacked(&self.state);
                 self.say(&RankMessage::Start { step: begin.step, scale, kept: &kept })?;
@@ -317,82 +291,10 @@ impl ScriptSource {
         Ok(())
     }
 
-    /// Counts what a script has measured.
-    fn account(&mut self, account: &StepAccount, clock: &mut Clock, beside: bool) -> Outcome {
-        self.cpu_s += account.cpu_ns as f64 * 1e-9;
-        self.staging += Duration::from_nanos(account.staging_ns);
-        let ns = Duration::from_nanos;
-        let phases = [
-            (account.data_ns, Phase::Data),
-            (account.forward_ns, Phase::Forward),
-            (account.update_ns, Phase::Apply),
-        ];
-        if beside {
-            // Nobody here waited for it.
-            phases.into_iter().for_each(|(time, phase)| clock.spend(ns(time), phase));
-            clock.spend(ns(account.evaluated_ns), Phase::Evaluate);
-            clock.spend(ns(account.backward_ns + account.staging_ns), Phase::Backward);
-        } else {
-            let before = clock.seconds(Phase::Backward);
-            clock.lap(Phase::Backward);
-            let passed = Duration::from_secs_f64((clock.seconds(Phase::Backward) - before).max(0.0));
-            phases.into_iter().for_each(|(time, phase)| clock.shift(ns(time), Phase::Backward, phase));
-            // Evaluating does not count as training; what is left is the way there and back.
-            let evaluated = ns(account.evaluated_ns).min(passed);
-            clock.shift(evaluated, Phase::Backward, Phase::Evaluate);
-            let told = [
-                account.data_ns,
-                account.forward_ns,
-                account.backward_ns,
-                account.staging_ns,
-                account.update_ns,
-            ];
-            let rest = (passed - evaluated).saturating_sub(ns(told.iter().sum()));
-            clock.shift(rest, Phase::Backward, Phase::Exchange);
-        }
-        let samples = usize::try_from(account.samples).unwrap_or(usize::MAX);
-        Outcome { loss: account.loss * samples as f64, samples, ..Outcome::default() }
-    }
-
-    /// The next step of a script that exchanges nothing; none if it has no more work.
-    fn next_alone(
-        &mut self,
-        sink: &mut dyn GradientSink<'_>,
-        clock: &mut Clock,
-    ) -> Result<Option<Outcome>, TrainError> {
-        loop {
-            if let Some(account) = self.alone.pop_front() {
-                if account.step != self.step {
-                    let expected = self.step;
-                    return Err(
-                        self.nonsense(format!("the account of step {} in place of {expected}", account.step))
-                    );
-                }
-                self.step += 1;
-                self.process.at(ScriptPlace::Outside, self.step);
-                return Ok(Some(self.account(&account, clock, true)));
-            }
-            if self.waits == Waits::Left || sink.wait(Duration::ZERO) {
-                return Ok(None);
-            }
-            let heard = match self.socket.next(WAIT) {
-                Ok(heard) => heard,
-                Err(error) => return Err(self.gone(error)),
-            };
-            match heard.map_or(Ok(None), |heard| self.aside(heard, clock))? {
-                None => {}
-                Some(ScriptMessage::Steps(accounts)) => self.alone.extend(accounts),
-                Some(ScriptMessage::Leave) => self.waits = Waits::Left,
-                Some(other) => {
-                    return Err(self.nonsense(format!("{} where nothing is exchanged", other.name())));
-                }
-            }
-        }
-    }
-
     /// The script's next word on the step that it computes; none if the run has ended meanwhile.
     fn next_word(
         &mut self,
+        (begin, params): (&Begin, &[f32]),
         sink: &mut dyn GradientSink<'_>,
         clock: &Clock,
     ) -> Result<Option<ScriptMessage>, TrainError> {
@@ -402,6 +304,8 @@ impl ScriptSource {
             if let Some(message) = heard.map_or(Ok(None), |heard| self.aside(heard, clock))? {
                 return Ok(Some(message));
             }
+            // It has saved itself for a pause that members who changed have ended.
+            self.go_on(begin, params)?;
             if waits && sink.wait(WAIT) {
                 return Ok(None);
             }
@@ -414,9 +318,29 @@ impl GradientSource for ScriptSource {
         &self.layout
     }
 
-    fn buffers(&mut self, _: usize, _: Allocator) -> io::Result<(TensorStorage, Vec<TensorStorage>)> {
-        let (params, grads) = self.memory.take().ok_or_else(|| io::Error::other("they were taken before"))?;
-        Ok((params, vec![grads]))
+    fn buffers(
+        &mut self,
+        positions: usize,
+        allocator: Allocator,
+    ) -> io::Result<(TensorStorage, Vec<TensorStorage>)> {
+        let (shared, grads) = self.memory.take().ok_or_else(|| io::Error::other("they were taken before"))?;
+        let params = if self.apart { Allocator::Private.zeros(self.layout.params)? } else { shared };
+        self.buffers_anew(positions, allocator, (params, vec![grads]))
+    }
+
+    /// The script has mapped its own for good. Nobody else reads them when a generation begins: all that took part in the one
+    /// before have stopped, or have ended.
+    fn buffers_anew(
+        &mut self,
+        positions: usize,
+        allocator: Allocator,
+        (params, mut grads): (TensorStorage, Vec<TensorStorage>),
+    ) -> io::Result<(TensorStorage, Vec<TensorStorage>)> {
+        grads.truncate(1);
+        while grads.len() < positions {
+            grads.push(allocator.zeros(self.layout.params)?);
+        }
+        Ok((params, grads))
     }
 
     fn start(&mut self, params: &mut [f32]) -> Result<(), TrainError> {
@@ -429,13 +353,19 @@ impl GradientSource for ScriptSource {
     fn gradient<'g>(
         &mut self,
         begin: &Begin,
-        _: usize,
-        _: &[f32],
+        slot: usize,
+        params: &[f32],
         grads: &'g mut [f32],
         sink: &mut dyn GradientSink<'g>,
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError> {
-        self.go_on(begin)?;
+        if slot > 0 {
+            // The share of a worker that was lost: nobody computes it.
+            grads.fill(0.0);
+            sink.finished(0, grads);
+            return Ok(Some(Outcome::default()));
+        }
+        self.go_on(begin, params)?;
         if self.gives == Gives::Nothing {
             let outcome = self.next_alone(sink, clock)?;
             if outcome.is_some() {
@@ -448,8 +378,14 @@ impl GradientSource for ScriptSource {
         }
         let mut open = OpenRanges(vec![(0, grads)]);
         let (mut inside, mut announced) = (false, 0);
+        if let Some(given) = &mut self.given {
+            inside = given.give_again(begin.step, &mut open, sink);
+            if let Some(outcome) = given.outcome {
+                return Ok(Some(outcome));
+            }
+        }
         let account = loop {
-            match self.next_word(sink, clock)? {
+            match self.next_word((begin, params), sink, clock)? {
                 None => return Ok(None),
                 Some(ScriptMessage::Ticket(ids)) => {
                     if self.gives != Gives::Gradients {
@@ -468,6 +404,7 @@ impl GradientSource for ScriptSource {
                         let Some(slice) = open.take(range.clone()) else {
                             return Err(self.nonsense("TICKET for a tensor that was announced before".into()));
                         };
+                        self.given.iter_mut().for_each(|given| given.keep(range.start, slice));
                         sink.finished(range.start, slice);
                     }
                 }
@@ -493,6 +430,7 @@ impl GradientSource for ScriptSource {
                 let name = missing.map_or("?", |tensor| &tensor.name).to_owned();
                 return Err(self.nonsense(format!("DONE before the gradient of {name} was announced")));
             }
+            self.given.iter_mut().for_each(|given| given.keep(offset, slice));
             sink.finished(offset, slice);
         }
         self.waits = Waits::Settled(begin.step);
@@ -500,12 +438,17 @@ impl GradientSource for ScriptSource {
         if !account.ready_us.is_empty() {
             self.ready_us.clone_from(&account.ready_us);
         }
-        Ok(Some(self.account(&account, clock, false)))
+        let outcome = self.account(&account, clock, false);
+        self.given.iter_mut().for_each(|given| given.outcome = Some(outcome));
+        Ok(Some(outcome))
     }
 
-    fn settled(&mut self, step: u64, next: AfterStep) -> Result<(), TrainError> {
+    fn settled(&mut self, step: u64, next: AfterStep, params: &[f32]) -> Result<(), TrainError> {
         let scale = if let AfterStep::Next(scale) = next { self.scale(scale) } else { 1.0 };
         if let Waits::Settled(_) = self.waits {
+            if self.apart {
+                self.params.copy_from_slice(params);
+            }
             self.process.at(ScriptPlace::Settled, step);
             let save = next == AfterStep::Pause;
             self.say(&RankMessage::Settled { step, over: false, save, scale })?;
@@ -515,6 +458,16 @@ impl GradientSource for ScriptSource {
             self.say(&RankMessage::Over)?;
         }
         Ok(())
+    }
+
+    fn caught_up(&mut self, step: u64, params: &[f32]) -> Result<u64, TrainError> {
+        let Waits::Settled(waits) = self.waits else { return Ok(0) };
+        if waits >= step {
+            return Ok(0);
+        }
+        self.settled(waits, AfterStep::Next(GradientScale::Part), params)?;
+        let outcome = self.given.as_ref().and_then(|given| given.outcome);
+        Ok(outcome.map_or(0, |outcome| outcome.samples as u64))
     }
 
     fn beside(&self) -> Option<Arc<UnixStream>> {
@@ -590,6 +543,10 @@ impl GradientSource for ScriptSource {
         &self.state
     }
 
+    fn params_to_save(&self) -> Option<&[f32]> {
+        self.apart.then_some(&self.params[..])
+    }
+
     fn save(&mut self) -> Result<(), TrainError> {
         // One that exchanges nothing saves itself at the steps that it was told before.
         let by_itself = self.saves_every.is_some_and(|every| self.step.is_multiple_of(every));
@@ -613,6 +570,14 @@ impl GradientSource for ScriptSource {
 
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
         self.state = state.to_vec();
+        Ok(())
+    }
+
+    fn take_place(&mut self, setup: &Setup, _: Rank) -> Result<(), TrainError> {
+        let flags = self.layout.tensors[..self.flags].last().map_or(0, |tensor| tensor.range.end);
+        let given = self.given.get_or_insert_with(|| Given::new(self.layout.params, flags));
+        given.workers(setup.workers);
+        self.process.bear_with();
         Ok(())
     }
 }

@@ -158,6 +158,19 @@ pub trait GradientSource {
         Ok((zeros()?, (0..positions).map(|_| zeros()).collect::<io::Result<_>>()?))
     }
 
+    /// The buffers for another number of positions, with the same parameters, after a change of members. All of it is new:
+    /// peers may still have the old memory mapped, and must not see it change.
+    fn buffers_anew(
+        &mut self,
+        positions: usize,
+        allocator: Allocator,
+        (before, _): (TensorStorage, Vec<TensorStorage>),
+    ) -> io::Result<(TensorStorage, Vec<TensorStorage>)> {
+        let (mut params, grads) = self.buffers(positions, allocator)?;
+        params.copy_from_slice(&before);
+        Ok((params, grads))
+    }
+
     /// Fills in the parameters that training starts from.
     fn start(&mut self, params: &mut [f32]) -> Result<(), TrainError>;
 
@@ -179,9 +192,15 @@ pub trait GradientSource {
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError>;
 
-    /// The step is exchanged: what it has come to lies in the buffers.
-    fn settled(&mut self, _step: u64, _next: AfterStep) -> Result<(), TrainError> {
+    /// The step is exchanged: what it has come to lies in the buffers, of which the parameters are shown.
+    fn settled(&mut self, _step: u64, _next: AfterStep, _params: &[f32]) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    /// A generation begins at this step, with these parameters: what came before it is settled, by whoever. Samples of this
+    /// source in a step that it learns only now to be settled.
+    fn caught_up(&mut self, _step: u64, _params: &[f32]) -> Result<u64, TrainError> {
+        Ok(0)
     }
 
     /// Whether the source computes beside this thread, and what then ends a wait for it.
@@ -232,6 +251,11 @@ pub trait GradientSource {
     /// The state of all positions, one behind the other: saved with the parameters.
     fn state(&self) -> &[f32];
 
+    /// The parameters to save, where the worker's buffer holds something else.
+    fn params_to_save(&self) -> Option<&[f32]> {
+        None
+    }
+
     /// Brings the state up to date before it is saved.
     fn save(&mut self) -> Result<(), TrainError> {
         Ok(())
@@ -257,7 +281,7 @@ pub trait GradientSource {
 
     /// Goes on as another rank, with other positions, after a change of members.
     fn take_place(&mut self, _setup: &Setup, _rank: Rank) -> Result<(), TrainError> {
-        let problem = "members can change where networks of this program are trained".into();
+        let problem = "members can change where a network of this program, or a script, is trained".into();
         Err(TrainError::Restore { problem })
     }
 }

@@ -281,6 +281,8 @@ impl<'a> Worker<'a> {
             let begin = self.engine.next_step(&mut self.buffers.whole())?;
             if let (true, Some(members)) = (std::mem::take(&mut resumes), &mut control.members) {
                 self.buffers.scratch.optimiser.clear();
+                self.settled += source.caught_up(self.done, &self.buffers.params)?;
+                self.taken = self.settled;
                 members.resumed(control.segment.generation);
             }
             if std::mem::take(&mut self.evaluation_due) && self.evaluate(source, control, say)? {
@@ -339,7 +341,12 @@ impl<'a> Worker<'a> {
                 // The step under way was given up.
                 continue;
             }
-            self.step_done(source, control, say, step, (overlap, live))?;
+            let next = match self.engine.next_begin() {
+                Some(begin) => AfterStep::Next(begin.scale),
+                None if self.finished(control) => AfterStep::End,
+                None => AfterStep::Pause,
+            };
+            self.step_done(source, say, (step, next), (overlap, live))?;
             if source.evaluates()
                 && (source.evaluates_after(step) || self.done == self.setup.end())
                 && self.evaluate(source, control, say)?
@@ -394,25 +401,17 @@ impl<'a> Worker<'a> {
         Ok(Some(computed))
     }
 
-    /// A step is done: everybody is told.
+    /// A step is done: everybody is told, and what comes next.
     fn step_done(
         &mut self,
         source: &mut dyn GradientSource,
-        control: &SegmentControl<'_>,
         say: &mut dyn FnMut(WorkerEvent),
-        step: u64,
+        (step, next): (u64, AfterStep),
         (overlap, live): (Duration, u64),
     ) -> Result<(), TrainError> {
         self.clock.lap(Phase::Exchange);
         (self.done, self.own, self.settled) = (step + 1, self.own + 1, self.taken);
-        source.settled(
-            step,
-            match self.engine.next_begin() {
-                Some(begin) => AfterStep::Next(begin.scale),
-                None if self.finished(control) => AfterStep::End,
-                None => AfterStep::Pause,
-            },
-        )?;
+        source.settled(step, next, &self.buffers.params)?;
         tell_reports(source, self.taken, say);
         let Self { engine, setup, steps, rank, last, .. } = self;
         engine.refused.drain(..).for_each(|cause| say(WorkerEvent::Refused(cause)));
@@ -456,7 +455,8 @@ impl<'a> Worker<'a> {
             ..Account::default()
         };
         let account = account.note(&self.clock, &self.engine.times);
-        let named = [("params", &self.buffers.params[..]), ("state", source.state())];
+        let params = source.params_to_save().unwrap_or(&self.buffers.params);
+        let named = [("params", params), ("state", source.state())];
         let Buffers { update, scratch, .. } = &self.buffers;
         let part = match self.generation {
             Some(_) => part_in_one_piece(account, &named, update, self.setup.params, self.done),

@@ -211,7 +211,7 @@ impl GradientSource for Numbers {
         Ok(Some(Outcome { samples: 2, loss: 1.0, ..Outcome::default() }))
     }
 
-    fn settled(&mut self, _: u64, _: AfterStep) -> Result<(), TrainError> {
+    fn settled(&mut self, _: u64, _: AfterStep, _: &[f32]) -> Result<(), TrainError> {
         for number in 0..SHAPES.len() {
             let [params, grads] = self.views.as_ref().unwrap();
             let (params, grads) = (&params[self.range(number)], &grads[self.range(number)]);

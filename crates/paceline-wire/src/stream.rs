@@ -359,7 +359,11 @@ impl<M: Medium> Transport for StreamTransport<M> {
 
     fn lend(&mut self, buffer: u32, file: BorrowedFd<'_>) -> Result<(), WireError> {
         for peer in self.slots.iter_mut().filter_map(Slot::connected) {
-            peer.lend(buffer, file).map_err(WireError::system("hand memory over"))?;
+            match peer.lend(buffer, file) {
+                // One that has ended is told of when it is read from.
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+                lent => lent.map_err(WireError::system("hand memory over"))?,
+            }
         }
         Ok(())
     }

@@ -80,6 +80,10 @@ impl ElasticRun {
             if leaving.is_empty() {
                 return Ok(resized);
             }
+        } else if self.scripts {
+            let problem = "its workers have scripts, which keep their parameters and their optimiser's memory: nobody joins \
+                           them";
+            return Err(format!("it has {here} workers, and cannot have more: {problem}"));
         } else {
             let needed = workers.saturating_sub(here + coming);
             let mut starts = self.reserve(&MemberState::Gone);
@@ -238,6 +242,17 @@ mod tests {
         regrouped(&mut run, &asked, 8);
         assert_eq!(run.resumed(3).len(), 1);
         assert_eq!(run.changes.len(), 3);
+    }
+
+    #[test]
+    fn runs_of_scripts_shrink_and_do_not_grow() {
+        let mut run = run(4, 0, TWO_TO_FOUR).of_scripts();
+        let shrinks = run.resize(3, 1.0).unwrap();
+        assert_eq!(shrinks.words, "3 workers: worker 3 is to leave");
+        regrouped(&mut run, &shrinks.commands, 7);
+        assert_eq!((run.ended_before[3], run.ended_before[2]), (Some(7), None));
+        let refused = run.resize(4, 2.0).unwrap_err();
+        assert!(refused.contains("it has 3 workers, and cannot have more"), "{refused}");
     }
 
     #[test]

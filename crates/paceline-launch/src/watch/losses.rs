@@ -23,6 +23,7 @@ impl Watch<'_> {
 
     fn lost(&self, rank: usize, cause: String, ranks: &Ranks) -> LaunchError {
         let (role, pid, when) = (role(self.launch.plan, rank), ranks.pid(rank), self.when(&[rank]));
+        let cause = self.deaths.get(&rank).cloned().unwrap_or(cause);
         let mut cause = ranks.place(rank).map_or(cause.clone(), |place| format!("{cause}, on {place}"));
         if let Some(stage) = self.launch.plan.stage_words(rank) {
             cause = format!("{stage}; {cause}");

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use paceline_nn::Compute;
 use paceline_protocol::{RegroupEnd, ReplicaAgreement};
+use paceline_record::FailureKind;
 use paceline_train::Update;
 use paceline_train::native::mean;
 
 use super::{Incomplete, Snapshot, Watch};
-use crate::control::RankCommand;
+use crate::control::{RankCommand, RankEvent};
 use crate::elastic::{Commands, ElasticRun, Resized};
 use crate::error::LaunchError;
 use crate::rank::{RankContext, role};
@@ -75,7 +76,8 @@ impl Watch<'_> {
             Err(end) => {
                 let (step, run) = (elastic.reached, self.launch.run.to_owned());
                 let (gone, saved) = (self.gone(), self.saved());
-                return Err(LaunchError::NobodyLeft { step, cause: end.to_string(), gone, saved, run });
+                let (cause, scripts) = (end.to_string(), self.launch.plan.script.is_some());
+                return Err(LaunchError::NobodyLeft { step, cause, gone, saved, run, scripts });
             }
         };
         self.gather.drop_samples(elastic.dropped_last());
@@ -90,7 +92,10 @@ impl Watch<'_> {
     /// are told. How each ended is told if the run cannot go on.
     pub(crate) fn members_lost(&mut self, lost: Vec<(usize, Option<String>)>) -> Commands {
         let members: Vec<usize> = lost.iter().map(|(rank, _)| *rank).collect();
-        self.deaths.extend(lost.into_iter().filter_map(|(rank, how)| Some((rank, how?))));
+        for (rank, how) in lost {
+            // Why its script ended is known already.
+            how.into_iter().for_each(|how| drop(self.deaths.entry(rank).or_insert(how)));
+        }
         let train_s = self.clock.now_s();
         self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(&members, train_s))
     }
@@ -105,6 +110,33 @@ impl Watch<'_> {
     pub(crate) fn missing(&self) -> Vec<usize> {
         let elastic = self.elastic.as_ref().filter(|_| self.connected);
         elastic.map_or_else(Vec::new, ElasticRun::missing)
+    }
+
+    /// A worker's script was ended by somebody: whether the run goes on without that worker. How it ended is told if the run
+    /// cannot go on.
+    pub(crate) fn script_lost(&mut self, rank: usize, said: &RankEvent) -> bool {
+        let RankEvent::Failed { message, kind: FailureKind::Lost, lost: None, .. } = said else {
+            return false;
+        };
+        let lost = self.elastic.is_some() && self.launch.plan.script.is_some();
+        if lost {
+            self.deaths.insert(rank, message.clone());
+        }
+        lost
+    }
+
+    /// Samples of all workers before a step, where scripts have their own data, as far as workers have told: each has made
+    /// as many steps as it took part in, with as many samples as in those that it has told of.
+    pub(super) fn samples_of_scripts(&self, step: u64) -> Option<u64> {
+        let elastic = self.elastic.as_ref().filter(|_| self.launch.plan.script.is_some())?;
+        let told: Vec<(u64, u64)> = self.told.iter().take(self.launch.plan.workers).copied().collect();
+        let &first = told.iter().find(|(steps, _)| *steps > 0)?;
+        let samples = |(member, own): (usize, &(u64, u64))| {
+            let (steps, samples) = if own.0 > 0 { *own } else { first };
+            let made = elastic.ended_before[member].map_or(step, |end| end.min(step));
+            (u128::from(samples) * u128::from(made) / u128::from(steps)) as u64
+        };
+        Some(told.iter().enumerate().map(samples).sum())
     }
 
     /// Somebody asks for other members: what is to be done, or why it cannot be.
@@ -124,6 +156,9 @@ impl Watch<'_> {
         self.addresses[rank].clear();
         self.gather.forget(rank);
         self.deaths.remove(&rank);
+        if let Some(attached) = self.attached.get_mut(rank) {
+            *attached = None;
+        }
         if let (true, Some(elastic)) = (self.connected, &mut self.elastic) {
             elastic.started(rank);
         }
@@ -169,6 +204,7 @@ impl Watch<'_> {
                     gone: self.gone(),
                     saved: self.saved(),
                     run,
+                    scripts: false,
                 });
             };
             params.extend_from_slice(numbers);
@@ -239,7 +275,9 @@ impl Watch<'_> {
 
 /// The members of a run that may change.
 pub(super) fn elastic(launch: &Launch<'_>, context: &RankContext<'_>) -> Option<ElasticRun> {
-    let samples = launch.dataset?.train.len();
-    let update = Update::new(launch.plan, samples, Arc::new(Compute::new(1, false)));
-    Some(ElasticRun::new(launch.plan.elastic?, context.setup.clone(), update.blocks()))
+    let (elastic, base) = (launch.plan.elastic?, context.setup.clone());
+    // What a script's optimiser remembers is in the script.
+    let Some(dataset) = launch.dataset else { return Some(ElasticRun::new(elastic, base, 0).of_scripts()) };
+    let update = Update::new(launch.plan, dataset.train.len(), Arc::new(Compute::new(1, false)));
+    Some(ElasticRun::new(elastic, base, update.blocks()))
 }

@@ -80,11 +80,14 @@ impl Watch<'_> {
         let mut result =
             self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model);
         let of_holders = self.steps_of_holders();
-        if let Some(elastic) = &mut self.elastic {
+        if let Some(elastic) = &self.elastic {
             // Accounts of members that were lost are missing; steps and samples are those of the plan.
             let steps = self.gather.done.iter().flatten().map(|account| account.steps).max();
             result.steps = if elastic.is_together() { steps.unwrap_or_default() } else { of_holders };
-            result.samples = self.gather.samples_before(result.steps, 0);
+            let of_members = self.samples_of_scripts(result.steps);
+            result.samples = of_members.unwrap_or_else(|| self.gather.samples_before(result.steps, 0));
+        }
+        if let Some(elastic) = &mut self.elastic {
             result.samples_per_s = result.samples as f64 / result.seconds.train;
             result.membership = std::mem::take(&mut elastic.changes);
         }

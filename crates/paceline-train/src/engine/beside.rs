@@ -7,11 +7,12 @@ use std::time::Duration;
 use paceline_protocol::{MessageHead, Rank, Tag};
 use paceline_wire::Span;
 
-use super::Engine;
 use super::greetings::GREETINGS;
+use super::{Engine, WAIT_OF_MEMBERS};
 use crate::error::TrainError;
 use crate::memory::Memory;
 use crate::meta::{RATE, pack};
+use crate::segment::StepGate;
 
 /// Longest wait beside a computation where its side cannot end the wait.
 const UNWOKEN: Duration = Duration::from_micros(200);
@@ -21,9 +22,14 @@ impl Engine {
     /// computing side has said. Time spent waiting here is nobody's. Whether the run is over.
     pub fn wait_beside(&mut self, wait: Duration, memory: &mut dyn Memory) -> Result<bool, TrainError> {
         self.poll(memory)?;
+        let asked = |gate: &Arc<StepGate>| gate.asked_to_stop(self.generation);
+        if self.outcome.is_none() && self.gate.as_ref().is_some_and(asked) {
+            self.stop_here(memory)?;
+        }
         if self.outcome.is_some() {
             return Ok(true);
         }
+        let wait = if self.members.is_some() { wait.min(WAIT_OF_MEMBERS) } else { wait };
         let wait = if self.woken { wait } else { wait.min(UNWOKEN) };
         // The core is theirs who compute.
         self.transport.keep_busy(false);

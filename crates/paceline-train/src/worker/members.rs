@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline_memory::Allocator;
-use paceline_protocol::{Input, Participant};
+use paceline_protocol::{GradientScale, Input, Participant};
 
 use super::{Worker, WorkerEvent, participant};
 use crate::clock::Phase;
@@ -11,7 +11,7 @@ use crate::error::TrainError;
 use crate::members::{Generation, NextGeneration};
 use crate::memory::Scratch;
 use crate::segment::SegmentControl;
-use crate::source::GradientSource;
+use crate::source::{AfterStep, GradientSource};
 
 impl Worker<'_> {
     /// Greets its peers and starts, the first time.
@@ -69,7 +69,8 @@ impl Worker<'_> {
             let from = generation.segment.from;
             if commit {
                 self.engine.input(Input::Commit(from), &mut self.buffers.whole())?;
-                self.step_done(source, control, say, from - 1, (Duration::ZERO, 0))?;
+                let next = AfterStep::Next(GradientScale::Part);
+                self.step_done(source, say, (from - 1, next), (Duration::ZERO, 0))?;
             }
             // A step that was given up is made anew, by whoever.
             // One that was handed over has no row of this worker's, which goes on counting as the others do.
@@ -86,6 +87,9 @@ impl Worker<'_> {
                 Ok(transport) => {
                     let (own, number) = (&place.members, place.segment.generation);
                     self.engine.reconnect(participant, transport, links, own, number);
+                    if let Some(stream) = source.beside() {
+                        self.engine.wake_by(Some(stream));
+                    }
                     break;
                 }
                 // Somebody else was lost meanwhile.
@@ -114,10 +118,9 @@ impl Worker<'_> {
         let numbers = source.layout().params;
         let refused = |source| TrainError::Memory { numbers, source };
         let participant = participant(self.job.strategy, &self.setup, self.rank, control.segment);
-        // All of it anew: peers may still have the old memory mapped, and must not see it change.
         let positions = self.setup.positions(self.rank).len();
-        let (mut params, grads) = source.buffers(positions, self.allocator).map_err(refused)?;
-        params.copy_from_slice(&self.buffers.params);
+        let before = (std::mem::take(&mut self.buffers.params), std::mem::take(&mut self.buffers.grads));
+        let (params, grads) = source.buffers_anew(positions, self.allocator, before).map_err(refused)?;
         let scratch = Scratch::new(participant.scratch(), self.allocator).map_err(refused)?;
         (self.buffers.params, self.buffers.grads, self.buffers.scratch) = (params, grads, scratch);
         if generation.gives_optimiser() {

@@ -96,6 +96,11 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         let problem = "a script computes its gradients itself: virtual time has none of it but its times";
         return Err(PlanError::new("--learn", "", problem).into());
     }
+    if plan.script.is_some() && plan.elastic.is_some() {
+        let problem =
+            "what a script takes is known for the workers that it begins with: leave members that change out";
+        return Err(PlanError::new("--elastic", "", problem).into());
+    }
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
     if known.cluster.is_none() {

@@ -15,6 +15,7 @@ mod doctor;
 mod elastic;
 mod elastic_async;
 mod elastic_join;
+mod elastic_scripts;
 mod elastic_weights;
 mod engines;
 mod exits;
