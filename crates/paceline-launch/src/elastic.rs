@@ -102,8 +102,8 @@ pub(crate) struct ElasticRun {
     resuming: Option<(Instant, MembershipChange)>,
     /// Changes so far.
     pub changes: Vec<MembershipChange>,
-    /// How many of them were told.
-    told: usize,
+    /// How many of them were news already.
+    reported: usize,
     /// The step before which each member has ended, if it took part before.
     pub ended_before: Vec<Option<u64>>,
     /// The furthest step that anybody has told of.
@@ -140,7 +140,7 @@ impl ElasticRun {
             change: None,
             resuming: None,
             changes: Vec::new(),
-            told: 0,
+            reported: 0,
             ended_before: vec![None; members],
             reached: 0,
             told: vec![0; members],
@@ -508,7 +508,7 @@ impl ElasticRun {
             return &[];
         };
         self.changes.push(MembershipChange { pause_s: since.elapsed().as_secs_f64(), ..change });
-        let from = std::mem::replace(&mut self.told, self.changes.len());
+        let from = std::mem::replace(&mut self.reported, self.changes.len());
         &self.changes[from..]
     }
 

@@ -300,7 +300,10 @@ impl CommonStep {
     ) -> (Vec<u64>, Vec<DroppedSteps>) {
         let (mut begins, mut dropped) = (Vec::new(), Vec::new());
         for (share, (then, now)) in before.shares.iter().zip(shares).enumerate() {
-            let standing = part.survivors.iter().find(|(member, standing)| member == then && standing.missing.is_empty());
+            let standing = part
+                .survivors
+                .iter()
+                .find(|(member, standing)| member == then && standing.missing.is_empty());
             // A worker that was lost before its first step in its generation has told of none.
             let since = before.begins.get(share).copied().unwrap_or(base.from);
             let done = standing.map_or(part.told(*then), |(_, standing)| standing.at).max(since);

@@ -238,7 +238,7 @@ mod tests {
         let told: Vec<_> = run.resumed(2).iter().map(|change| (change.lost.clone(), change.at_s)).collect();
         assert_eq!(told, [(vec![3], 2.0), (vec![2], 2.0)]);
         assert!(run.resumed(2).is_empty(), "nothing is told twice");
-        let asked = run.drain(1, 3.0);
+        let asked = run.drain(&[1], 3.0);
         regrouped(&mut run, &asked, 8);
         assert_eq!(run.resumed(3).len(), 1);
         assert_eq!(run.changes.len(), 3);

@@ -93,8 +93,10 @@ impl Watch<'_> {
     pub(crate) fn members_lost(&mut self, lost: Vec<(usize, Option<String>)>) -> Commands {
         let members: Vec<usize> = lost.iter().map(|(rank, _)| *rank).collect();
         for (rank, how) in lost {
-            // Why its script ended is known already.
-            how.into_iter().for_each(|how| drop(self.deaths.entry(rank).or_insert(how)));
+            if let Some(how) = how {
+                // Why its script ended is known already.
+                self.deaths.entry(rank).or_insert(how);
+            }
         }
         let train_s = self.clock.now_s();
         self.elastic.as_mut().map_or_else(Vec::new, |elastic| elastic.lost(&members, train_s))

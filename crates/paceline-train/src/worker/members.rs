@@ -57,7 +57,8 @@ impl Worker<'_> {
         let mut standing = self.engine.standing();
         if standing.own && standing.at > self.done {
             // Its own update was made; what others would have made of it is given up.
-            self.step_done(source, control, say, self.done, (Duration::ZERO, 0))?;
+            let next = AfterStep::Next(GradientScale::Part);
+            self.step_done(source, say, (self.done, next), (Duration::ZERO, 0))?;
         }
         loop {
             let Some(members) = &mut control.members else { return Ok(false) };
