@@ -359,7 +359,11 @@ impl<M: Medium> Transport for StreamTransport<M> {
 
     fn lend(&mut self, buffer: u32, file: BorrowedFd<'_>) -> Result<(), WireError> {
         for peer in self.slots.iter_mut().filter_map(Slot::connected) {
-            peer.lend(buffer, file).map_err(WireError::system("hand memory over"))?;
+            match peer.lend(buffer, file) {
+                // A peer that is gone is lost when its end is read.
+                Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+                lent => lent.map_err(WireError::system("hand memory over"))?,
+            }
         }
         Ok(())
     }
