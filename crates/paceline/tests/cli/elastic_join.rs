@@ -312,7 +312,8 @@ fn ranks_of_other_machines_are_revoked_come_back_and_are_drained() {
 
 #[test]
 fn machines_that_an_engine_has_started_cannot_change() {
-    let environment = [("MASTER_ADDR", "127.0.0.1"), ("WORLD_SIZE", "2"), ("RANK", "0")];
+    let environment =
+        [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1"), ("WORLD_SIZE", "2"), ("RANK", "0")];
     let words = "train --engine torchrun --workers 2 --elastic 1..2 --steps 5";
     let (code, _, text) = Process::start(&[], words, &environment).end();
     assert!(code == 3 && error(&text).contains("an engine ends all processes of a job"), "{text}");
