@@ -269,7 +269,7 @@ mod tests {
             let mut commit = Commit::new(Box::new(Left { complete }), 0, 2, 0, 0, false);
             let mut out = Actions::default();
             commit.on(0, Input::Start, &mut out);
-            out.drain();
+            out.drain().for_each(drop);
             commit.on(1, Input::Done(OpId(0)), &mut out);
             let done = out.list();
             assert_eq!(matches!(done[0], Action::Apply { .. }), complete, "{done:?}");
