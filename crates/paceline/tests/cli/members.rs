@@ -76,7 +76,7 @@ fn what_a_run_cannot_do_without_ends_it_and_says_from_where_a_real_one_goes_on()
 fn members_that_cannot_change_in_virtual_time_are_refused_with_the_reason() {
     for (words, code, flag) in [
         ("simulate --workers 4 --strategy local --outer nesterov --elastic 2..4", 3, "--outer"),
-        ("simulate --workers 4 --strategy ps --servers 2 --sync asp --spare 1", 3, "--sync"),
+        ("simulate --workers 4 --strategy ps --servers 2 --sync switch --spare 1", 3, "--sync"),
         ("simulate --workers 4 --strategy ps --servers 1 --backup 1", 3, "--backup"),
         ("simulate --workers 4 --compression topk --elastic 1..4", 3, "--compression"),
         ("simulate --workers 4 --elastic 5..8", 3, "--elastic"),
