@@ -259,6 +259,11 @@ impl ElasticRun {
         matches!(self.states[member], MemberState::Gone | MemberState::Absent)
     }
 
+    /// Whether the members of the present generation were asked to stand, and the next one is not decided.
+    pub fn is_changing(&self) -> bool {
+        self.change.is_some()
+    }
+
     /// Whether all work is done.
     pub fn is_over(&self) -> bool {
         self.concluded

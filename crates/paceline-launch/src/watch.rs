@@ -478,7 +478,12 @@ impl<'a> Watch<'a> {
                     let problem = format!("rank {rank} sent only a part of what it keeps");
                     return Err(TrainError::Restore { problem }.into());
                 };
-                if self.pauses.paused(rank, step, part) {
+                let all = self.pauses.paused(rank, step, part);
+                // Members that were asked to stand do so from here, and pause again at the end of a later segment.
+                if self.elastic.as_ref().is_some_and(ElasticRun::is_changing) {
+                    return Ok(Reaction::Nothing);
+                }
+                if all {
                     return self.pause(report);
                 }
                 if let Some(order) = self.pauses.finish() {
