@@ -309,6 +309,8 @@ impl<'l, 'w> Lead<'l, 'w> {
     fn fill(&mut self) -> Result<(), LaunchError> {
         while let Some(host) = self.ranks.idle() {
             let mut missing = self.watch.missing();
+            // Those of a machine that is leaving are taken up together, once it has left.
+            missing.retain(|rank| !self.ranks.is_leaving(*rank));
             missing.truncate(self.ranks.share());
             if missing.is_empty() {
                 break;

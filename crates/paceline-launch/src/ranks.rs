@@ -335,6 +335,11 @@ impl Ranks {
         others.filter(|(_, host)| host.leaving).map(|(host, _)| host).collect()
     }
 
+    /// Whether the machine of a rank is to leave.
+    pub fn is_leaving(&self, rank: usize) -> bool {
+        self.elsewhere(rank).is_some_and(|host| host.leaving)
+    }
+
     /// Most ranks that a machine of the plan has.
     pub fn share(&self) -> usize {
         self.share
