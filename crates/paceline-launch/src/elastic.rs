@@ -479,6 +479,9 @@ impl ElasticRun {
         for member in before.ranks().filter(|member| on.membership.rank(*member).is_none()) {
             self.ended_before[member] = Some(on.from);
         }
+        let mut took_over = on.membership.took_over(&before);
+        // A lost script's share is nobody's from now on.
+        took_over.retain(|member| !self.scripts || self.is_server(*member));
         self.resuming = Some((
             change.since,
             MembershipChange {
@@ -486,7 +489,7 @@ impl ElasticRun {
                 lost: change.lost.clone(),
                 left,
                 joined,
-                took_over: on.membership.took_over(&before),
+                took_over,
                 workers: on.membership.workers.len(),
                 servers: on.membership.servers.len(),
                 step: on.from,

@@ -108,6 +108,14 @@ impl Trained {
         let gone: Vec<usize> = (0..4).filter(|rank| until[*rank] < u64::MAX).collect();
         assert_eq!(gone, lost, "{what}: {}", result["membership"]);
         self.others_are_right(lost, what);
+        // Servers' shards go to others; nobody computes what a lost script would have.
+        let changes = result["membership"].as_array().into_iter().flatten();
+        let took_over = changes.filter_map(|change| change["took_over"].as_array()).flatten();
+        assert!(
+            took_over.into_iter().all(|rank| rank.as_u64() >= Some(4)),
+            "{what}: {}",
+            result["membership"]
+        );
         let ranks = result["ranks"].as_array().unwrap();
         let workers = ranks.iter().filter(|rank| rank["role"] == "worker");
         let hashes: Vec<&Value> = workers.map(|rank| &rank["params_sha256"]).collect();
