@@ -13,8 +13,8 @@
 //! - `work`: one pass of a micro-batch through a stage; `stages`: a model that is cut into stages: who has which part
 //! - `staged`: participants of a run with stages
 //! - `hosting`: several positions on one rank; `departure`: how a run ends when a worker leaves
-//! - `commit`, `own_weights`, `handover`, `membership`: runs whose members may change: when parameters change, that of
-//!   all workers or each one's own, who gets them from whom, and how a run goes on after a loss
+//! - `commit`, `own_weights`, `handover`, `membership`, `regroup`: runs whose members may change: when parameters change,
+//!   that of all workers or each one's own, who gets them from whom, who takes part, and how a run goes on after a loss
 //! - `step_driver`: what the workers of all serverless strategies have in common
 //! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
 //! - `codec`: how messages are made shorter; `linear`: small matrices for PowerSGD
@@ -40,6 +40,7 @@ mod membership;
 mod memory;
 pub mod options;
 mod own_weights;
+mod regroup;
 mod schedule;
 pub mod setup;
 mod staged;
@@ -53,11 +54,10 @@ mod work;
 
 pub use codec::{Accumulate, CODECS, Codec, Coder, Family};
 pub use consistency::{CONSISTENCIES, Consistency};
-pub use membership::{
-    DroppedSteps, MemberId, Membership, RegroupEnd, Regrouped, ServerShard, TakingPart, place_shares, regroup,
-};
+pub use membership::{MemberId, Membership, ServerShard};
 pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
+pub use regroup::{DroppedSteps, RegroupEnd, Regrouped, TakingPart, place_shares, regroup};
 pub use schedule::{CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, SizedPath};
 pub use setup::{Averages, GenerationMembers, Handover, Refusal, Setup, Tensor, WorkLeft};
 pub use stages::{BatchLengths, Crossing, Stage, StageSetup};
