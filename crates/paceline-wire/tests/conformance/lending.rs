@@ -111,9 +111,10 @@ fn a_body_outlives_the_rank_that_lent_it() {
 
 #[test]
 fn a_peer_that_is_gone_is_handed_nothing_and_its_loss_is_told_as_any_other() {
-    let ([mut zero, one], storage, memory) = lending(&numbers(6, 100));
+    let ([mut zero, one], _storage, memory) = lending(&numbers(6, 100));
     drop(one);
-    zero.lend(1, storage.descriptor_to_read().unwrap().unwrap()).unwrap();
+    let more = Allocator::Shared.zeros(100).unwrap();
+    zero.lend(1, more.descriptor_to_read().unwrap().unwrap()).unwrap();
     let told = until(&mut zero, &memory, |events| !events.is_empty());
     assert!(matches!(told[0], Event::Lost { rank: 1, .. }), "{told:?}");
 }
