@@ -37,9 +37,9 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
     if least < 1 || least > workers || most < workers {
         return refuse(format!("the run begins with {workers} workers, which must be within"));
     }
-    if most > shares && !setup.sync.is_bsp() {
+    if most > shares && (!setup.sync.is_bsp() || strategy.own_weights(setup)) {
         return refuse(format!(
-            "without steps that all make together there is one share per worker, {shares}: more cannot join"
+            "each worker has one share here, and there are {shares}: no more can take part than the run begins with"
         ));
     }
     if most > shares {

@@ -49,8 +49,8 @@ pub enum LaunchError {
     #[error("{role} {rank} did not {what} within {seconds} s")]
     Late { role: &'static str, rank: usize, what: String, seconds: u64 },
     /// A stop was requested, and the run has saved itself.
-    #[error("interrupted after step {step} of {steps}; saved in {}", path.display())]
-    Interrupted { step: u64, steps: u64, path: std::path::PathBuf, run: String },
+    #[error("interrupted after step {step}{}; saved in {}", of_steps(*steps), path.display())]
+    Interrupted { step: u64, steps: Option<u64>, path: std::path::PathBuf, run: String },
     /// A stop was requested before there was anything to save, or was requested twice.
     #[error("interrupted {when}; nothing was saved")]
     Abandoned { when: String, run: String },
@@ -216,6 +216,11 @@ impl LaunchError {
     }
 }
 
+/// Scripts need not say how many steps they make.
+fn of_steps(steps: Option<u64>) -> String {
+    steps.map_or_else(String::new, |steps| format!(" of {steps}"))
+}
+
 fn do_not_fit(ranks: u64) -> String {
     let verb = if ranks == 1 { "does" } else { "do" };
     format!("{} {verb} not fit", counted(ranks, "rank"))
@@ -256,5 +261,20 @@ fn turned_away(refused: usize) -> String {
         0 => String::new(),
         1 => "; 1 stranger was turned away".into(),
         n => format!("; {n} strangers were turned away"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_says_of_how_many_steps_where_that_is_known() {
+        let said = |steps| {
+            let (path, run) = ("there".into(), "r1".into());
+            LaunchError::Interrupted { step: 7, steps, path, run }.to_string()
+        };
+        assert_eq!(said(Some(9)), "interrupted after step 7 of 9; saved in there");
+        assert_eq!(said(None), "interrupted after step 7; saved in there");
     }
 }

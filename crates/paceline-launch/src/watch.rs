@@ -362,7 +362,8 @@ impl<'a> Watch<'a> {
             }
             PauseDecision::Stop { step, path } => {
                 report(Event::Checkpoint { step });
-                let (steps, run) = (self.steps_in_all, self.launch.run.to_owned());
+                let steps = Some(self.steps_in_all).filter(|steps| *steps < u64::MAX);
+                let run = self.launch.run.to_owned();
                 Err(LaunchError::Interrupted { step, steps, path, run })
             }
         }

@@ -176,7 +176,7 @@ fn what_cannot_change_its_members_without_steps_together_is_refused_with_the_rea
     let refused = [
         ("--sync switch", "all steps are of one kind"),
         ("--sync asp --compression int8", "what a worker has not sent yet"),
-        ("--sync asp --elastic 2..8", "one share per worker, 4: more cannot join"),
+        ("--sync asp --elastic 2..8", "no more can take part than the run begins with"),
         ("--sync asp --shares 8", "one share per worker"),
     ];
     for verb in ["train", "simulate"] {

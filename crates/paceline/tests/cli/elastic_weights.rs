@@ -180,4 +180,6 @@ fn what_would_lose_more_than_a_workers_own_weights_is_refused_with_the_reason() 
         assert_eq!(ran.code, 3, "{words}: {}", ran.stderr);
         assert!(ran.stderr.contains(reason), "{words}: {}", ran.stderr);
     }
+    let ran = paceline("train --steps 5 --workers 4 --elastic 2..8 --strategy local");
+    assert!(ran.code == 3 && ran.stderr.contains("no more can take part"), "{}", ran.stderr);
 }
