@@ -28,7 +28,8 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
         PlanError { flag, value, problem }
     })?;
     if plan.script.is_some() && (!setup.sync.is_bsp() || strategy.own_weights(setup)) {
-        let problem = "a script's members can change where gradients are averaged and all make their steps together: along an                        exact path, or with servers under --sync bsp";
+        let problem = "a script's members can change where gradients are averaged and all make their steps together: along an \
+                       exact path, or with servers under --sync bsp";
         return Err(PlanError::new("--strategy", plan.strategy.clone(), problem));
     }
     let (workers, shares) = (plan.workers, plan.shares());

@@ -48,7 +48,8 @@ impl Worker<'_> {
     ) -> Result<Option<Outcome>, TrainError> {
         let Self { job, setup, rank, agreement, buffers, clock, done, .. } = self;
         let (step, train_s, common) = (*done, clock.train(), *agreement != ReplicaAgreement::Apart);
-        let whole_elsewhere = setup.stages.is_some() || self.generation.is_some() && common;
+        let whole_elsewhere =
+            setup.stages.is_some() || self.generation.is_some() && (common || setup.servers == 0);
         if common && !whole_elsewhere && (source.state().is_empty() || job.plan.workers == 1) {
             let outcome = source.evaluate(&buffers.params, false)?;
             clock.lap(Phase::Evaluate);

@@ -334,8 +334,8 @@ fn scripts_that_cannot_be_elastic_are_refused_with_the_reason() {
             "--workers 2 --elastic 1..2 --strategy ps --servers 1 --apply server",
             "the servers' optimiser has settings for each tensor",
         ),
-        ("--workers 2 --elastic 1..2 --strategy ps --servers 1 --sync asp", "--sync bsp only"),
-        ("--workers 2 --elastic 1..2 --strategy gossip", "weights of its own"),
+        ("--workers 2 --elastic 1..2 --strategy ps --servers 1 --sync asp", "with servers under --sync bsp"),
+        ("--workers 2 --elastic 1..2 --strategy gossip", "where gradients are averaged"),
         ("--workers 1 --elastic 1..1", "each is a process"),
         ("--workers 2 --elastic 1..2 --stop-at-target --target-accuracy 0.5", "does not stop at a target"),
     ] {
