@@ -120,7 +120,9 @@ fn a_rank_that_is_killed_on_a_machine_that_joined_changes_no_bit() {
         let run = Run::start(&scene, &format!("{words} --elastic 2..4"), 2, die);
         let (changed, joiners) = run.end(&calm(&words));
         let changes = changed["membership"].as_array().unwrap();
-        let all: Vec<u64> = changes.iter().flat_map(|change| members(&change["lost"])).collect();
+        let mut all: Vec<u64> = changes.iter().flat_map(|change| members(&change["lost"])).collect();
+        // Which of two is missed first is up to timing.
+        all.sort_unstable();
         assert_eq!(all, lost, "{words}: {changes:?}");
         // The machine of a rank that is lost stays.
         let [(code, text)] = &joiners[..] else { panic!("one machine") };
