@@ -52,8 +52,8 @@ use std::path::Path;
 
 use chaos::{ATTACK, CHAOS};
 use need::Need::{
-    self, Before, Cargo, Cores, Cuda, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script,
-    Tables,
+    self, Before, Cargo, Cores, Cuda, Dataset, File, Header, Namespaces, Or, Paceline, Program, Python, Root,
+    Script, Tables,
 };
 use options::Options;
 use serde_json::{Value, json};
@@ -141,7 +141,7 @@ const MEASUREMENTS: &[Measurement] = &[
             Script("gloo_allreduce.py"),
             Script("mpi_allreduce.py"),
             Program("mpirun"),
-            Program("mpicc"),
+            Header("mpicc", "mpi.h"),
             Python("torch, numpy, psutil"),
         ],
         flags: &[],
@@ -169,7 +169,7 @@ const MEASUREMENTS: &[Measurement] = &[
             Cores(2),
             Script("mpi_allreduce.py"),
             Program("mpirun"),
-            Program("mpicc"),
+            Header("mpicc", "mpi.h"),
             Python("argparse"),
         ],
         flags: &[],

@@ -26,6 +26,8 @@ pub enum Need {
     Namespaces,
     /// A program in `PATH`.
     Program(&'static str),
+    /// A compiler in `PATH`, and a header that it finds. (MPI's may be there without.)
+    Header(&'static str, &'static str),
     /// Modules that the peers' Python can import.
     Python(&'static str),
     /// A GPU that the peers' PyTorch computes on.
@@ -45,7 +47,7 @@ pub enum Need {
 /// Debian packages of programs and datasets.
 const DEBIAN: &[(Need, &str)] = &[
     (Need::Program("mpirun"), "openmpi-bin"),
-    (Need::Program("mpicc"), "libopenmpi-dev"),
+    (Need::Header("mpicc", "mpi.h"), "libopenmpi-dev"),
     (Need::Program("java"), "default-jre-headless"),
     (Need::Program("ip"), "iproute2"),
     (Need::Program("tc"), "iproute2"),
@@ -86,6 +88,12 @@ impl Need {
                 network_namespaces().map_err(|(need, missing)| format!("{missing}: {need} needed"))
             }
             Self::Program(name) => met(in_path(name), format!("{name} is not in PATH")),
+            Self::Header(compiler, header) => {
+                let mut command = std::process::Command::new(compiler);
+                command.args(["-fsyntax-only", "-include", header, "-x", "c", "/dev/null"]);
+                let found = command.output().is_ok_and(|out| out.status.success());
+                met(found, format!("{compiler} finds no {header}"))
+            }
             Self::Python(modules) => peers::import(setup, modules),
             Self::Cuda => {
                 let asks = "import torch, sys; sys.exit(not torch.cuda.is_available())";
@@ -127,6 +135,7 @@ impl Display for Need {
             Self::Root => write!(f, "root"),
             Self::Namespaces => write!(f, "network namespaces"),
             Self::Program(name) | Self::Script(name) | Self::File(name) => write!(f, "{name}"),
+            Self::Header(compiler, header) => write!(f, "{compiler} with {header}"),
             Self::Python(modules) => write!(f, "Python ({modules})"),
             Self::Cuda => write!(f, "a GPU"),
             Self::Dataset(name) => write!(f, "dataset {name}"),
