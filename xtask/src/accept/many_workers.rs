@@ -19,45 +19,39 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 5] = [4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB];
 
-/// All-reduces over shared memory and over TCP beside gloo's: two, four and eight workers.
-pub fn exchange(setup: &Setup) -> Outcome<Report> {
+/// All-reduces over shared memory and over TCP beside gloo's, of so many workers.
+pub fn exchange(setup: &Setup, workers: &str) -> Outcome<Report> {
     let peers = Peers::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    for workers in [2, 4, 8] {
-        let count = workers.to_string();
-        let mut times: Vec<(&str, [Vec<f64>; SIZES.len()])> = Vec::new();
-        for round in 0..setup.rounds.unwrap_or(ROUNDS) {
-            let ours = |transport: &str| {
-                let mut command = peers.paceline();
-                command.args(["bench", "allreduce", "--json", "--seconds", "0.4", "--transport", transport]);
-                command.args(["--workers", &count]);
-                command
-            };
-            let mut gloo = peers.script("gloo_allreduce.py");
-            gloo.args(["--workers", &count, "--budget", "0.4"]);
-            for (side, mut command) in [("shm", ours("shm")), ("tcp", ours("tcp")), ("gloo", gloo)] {
-                let result = last_json(&mut command)?;
-                let times = of(&mut times, side);
-                for (i, size) in SIZES.iter().enumerate() {
-                    times[i].push(time_of(&result, *size)?);
-                }
-                report.runs.push(json!({"round": round, "side": side, "workers": workers, "result": result}));
+    let mut times: Vec<(&str, [Vec<f64>; SIZES.len()])> = Vec::new();
+    for round in 0..setup.rounds.unwrap_or(ROUNDS) {
+        let ours = |transport: &str| {
+            let mut command = peers.paceline();
+            command.args(["bench", "allreduce", "--json", "--seconds", "0.4", "--transport", transport]);
+            command.args(["--workers", workers]);
+            command
+        };
+        let mut gloo = peers.script("gloo_allreduce.py");
+        gloo.args(["--workers", workers, "--budget", "0.4"]);
+        for (side, mut command) in [("shm", ours("shm")), ("tcp", ours("tcp")), ("gloo", gloo)] {
+            let result = last_json(&mut command)?;
+            let times = of(&mut times, side);
+            for (i, size) in SIZES.iter().enumerate() {
+                times[i].push(time_of(&result, *size)?);
             }
+            report.runs.push(json!({"round": round, "side": side, "workers": workers, "result": result}));
         }
-        for (i, size) in SIZES.into_iter().enumerate() {
-            let mut middle = |side: &'static str| median(&of(&mut times, side)[i]);
-            let [shm, tcp, gloo] = ["shm", "tcp", "gloo"].map(&mut middle);
-            let what = |transport: &str| {
-                format!(
-                    "all-reduce of {} KiB, {workers} workers, {transport}: times gloo's speed",
-                    size / KIB
-                )
-            };
-            if size >= MIB {
-                report.lines.push(Line::new(&what("shm"), gloo / shm, 2.0, false));
-            }
-            report.lines.push(Line::new(&what("tcp"), gloo / tcp, 1.0, false));
+    }
+    for (i, size) in SIZES.into_iter().enumerate() {
+        let mut middle = |side: &'static str| median(&of(&mut times, side)[i]);
+        let [shm, tcp, gloo] = ["shm", "tcp", "gloo"].map(&mut middle);
+        let what = |transport: &str| {
+            format!("all-reduce of {} KiB, {workers} workers, {transport}: times gloo's speed", size / KIB)
+        };
+        if size >= MIB {
+            report.lines.push(Line::new(&what("shm"), gloo / shm, 2.0, false));
         }
+        report.lines.push(Line::new(&what("tcp"), gloo / tcp, 1.0, false));
     }
     Ok(report)
 }
@@ -94,37 +88,33 @@ const RIVALS: usize = 2;
 const APART: &str = "apart";
 const AUTO: &str = "auto";
 
-/// Efficiency of exact averaging with two to fourteen workers, and DDP's own.
-pub fn scaling(setup: &Setup) -> Outcome<Report> {
+/// A network's efficiency of exact averaging with two to fourteen workers, and for lenet DDP's own.
+pub fn scaling(setup: &Setup, model: &str) -> Outcome<Report> {
     let sides = Sides::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let rounds = setup.rounds.unwrap_or(ROUNDS);
-    let mut efficiency_of_14 = f64::NAN;
-    for case in &CASES {
-        for workers in [2, 4, 8, 14] {
-            let rates = rates_of(&sides, case, workers, rounds, &mut report.runs)?;
-            let rate = |side: &str| &rates.iter().find(|(name, _)| *name == side).expect("it was run").1;
-            let part: Vec<f64> = rate(AUTO).iter().zip(rate(APART)).map(|(own, apart)| own / apart).collect();
-            let efficiency = median(&part);
-            let Case { model, wanted, .. } = *case;
-            let claim = format!("{model}, {workers} workers: part of the speed without any exchange");
-            report.lines.push(Line::new(&claim, efficiency, wanted, false));
-            if model == "lenet" {
-                efficiency_of_14 = efficiency;
-            }
-            // The best fixed path by its median; the interval is that of the rounds' ratios.
-            let rivals = rates.iter().filter(|(side, all)| PATHS.contains(side) && all.len() == part.len());
-            let best =
-                rivals.max_by(|a, b| median(&a.1).total_cmp(&median(&b.1))).map_or(PATHS[0], |best| best.0);
-            let ratios: Vec<f64> =
-                rate(AUTO).iter().zip(rate(best)).map(|(own, fixed)| own / fixed).collect();
-            let claim = format!("{model}, {workers} workers: auto beside {best}, the upper end of rounds");
-            report.lines.push(Line::new(&claim, quantile(&sorted(&ratios), 0.9), 1.0, false));
-        }
+    let case = CASES.iter().find(|case| case.model == model).ok_or_else(|| format!("no case {model}"))?;
+    let mut efficiency = f64::NAN;
+    for workers in [2, 4, 8, 14] {
+        let rates = rates_of(&sides, case, workers, rounds, &mut report.runs)?;
+        let rate = |side: &str| &rates.iter().find(|(name, _)| *name == side).expect("it was run").1;
+        let part: Vec<f64> = rate(AUTO).iter().zip(rate(APART)).map(|(own, apart)| own / apart).collect();
+        efficiency = median(&part);
+        let claim = format!("{model}, {workers} workers: part of the speed without any exchange");
+        report.lines.push(Line::new(&claim, efficiency, case.wanted, false));
+        // The best fixed path by its median; the interval is that of the rounds' ratios.
+        let rivals = rates.iter().filter(|(side, all)| PATHS.contains(side) && all.len() == part.len());
+        let best =
+            rivals.max_by(|a, b| median(&a.1).total_cmp(&median(&b.1))).map_or(PATHS[0], |best| best.0);
+        let ratios: Vec<f64> = rate(AUTO).iter().zip(rate(best)).map(|(own, fixed)| own / fixed).collect();
+        let claim = format!("{model}, {workers} workers: auto beside {best}, the upper end of rounds");
+        report.lines.push(Line::new(&claim, quantile(&sorted(&ratios), 0.9), 1.0, false));
     }
-    let ddp = efficiency_of_ddp(&sides, rounds, &mut report.runs)?;
-    let claim = format!("lenet, 14 workers: efficiency (DDP's own: {:.0}%)", 100.0 * ddp);
-    report.lines.push(Line::new(&claim, efficiency_of_14, (ddp + 0.1).min(0.95), false));
+    if model == "lenet" {
+        let ddp = efficiency_of_ddp(&sides, rounds, &mut report.runs)?;
+        let claim = format!("lenet, 14 workers: efficiency (DDP's own: {:.0}%)", 100.0 * ddp);
+        report.lines.push(Line::new(&claim, efficiency, (ddp + 0.1).min(0.95), false));
+    }
     Ok(report)
 }
 

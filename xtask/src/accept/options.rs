@@ -1,6 +1,6 @@
 //! The words after `accept`.
 
-use super::{Measurement, build, survive};
+use super::Measurement;
 use crate::process::Outcome;
 
 /// Names of measurements, and flags.
@@ -18,14 +18,12 @@ pub struct Options<'a> {
     pub out: Option<&'a str>,
     /// The earlier program of `before`.
     pub before: Option<&'a str>,
-    /// The part of `build`.
+    /// The one part that is measured.
     pub only: Option<&'a str>,
     /// The seed of a campaign.
     pub seed: Option<u64>,
     /// The rounds of a campaign.
     pub rounds: Option<u64>,
-    /// The stages of `pipeline`, instead of as many as there are cores for.
-    pub stages: Option<u32>,
 }
 
 impl<'a> Options<'a> {
@@ -48,13 +46,12 @@ impl<'a> Options<'a> {
                 "--only" => options.only = Some(text()?),
                 "--seed" => options.seed = Some(number(text()?)?),
                 "--rounds" => options.rounds = Some(number(text()?)?),
-                "--stages" => options.stages = Some(u32::try_from(number(text()?)?).unwrap_or(u32::MAX)),
                 flag if flag.starts_with('-') => {
                     return Err(format!("accept has no flag {flag}: cargo xtask help"));
                 }
                 name => options.names.push(name),
             }
-            if matches!(word, "--before" | "--only" | "--seed" | "--rounds" | "--stages") {
+            if matches!(word, "--before" | "--only" | "--seed" | "--rounds") {
                 own.push(word);
             }
         }
@@ -65,13 +62,16 @@ impl<'a> Options<'a> {
         }
         for flag in own {
             let alone = if let [name] = options.names[..] { find(name) } else { None };
-            if !alone.is_some_and(|m| m.flags.contains(&flag)) {
-                let having = measurements.iter().filter(|m| m.flags.contains(&flag)).map(|m| m.name);
-                let having: Vec<_> = having.collect();
+            let has = |m: &&Measurement| match flag {
+                "--only" => !m.parts().is_empty(),
+                flag => m.flags.contains(&flag),
+            };
+            if !alone.as_ref().is_some_and(has) {
+                let having: Vec<_> = measurements.iter().filter(has).map(|m| m.name).collect();
                 return Err(format!("{flag} is a flag of one measurement alone: {}", having.join(" or ")));
             }
         }
-        let parts = if options.names == [survive::NAME] { survive::PARTS } else { build::PARTS };
+        let parts = options.names.first().and_then(|name| find(name)).map_or(&[][..], Measurement::parts);
         match options.only {
             Some(part) if !parts.contains(&part) => {
                 Err(format!("--only has {}, not {part}", parts.join(", ")))

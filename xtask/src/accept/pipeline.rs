@@ -88,43 +88,33 @@ impl SpeedSamples {
     }
 }
 
-/// Stages beside one worker, ours and torch's: as many stages as there are cores for, or those of `--stages`.
-pub fn measure(setup: &Setup) -> Outcome<Report> {
+/// Numbers of stages, each a part.
+pub const PARTS: &[&str] = &["2", "4", "8"];
+
+/// Stages beside one worker, ours and torch's. All parts together leave out what the machine has too few or too many cores for.
+pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    let peers = Peers::new(setup)?;
     let allowed = sched_getaffinity(None).map_err(|error| format!("cores of this process: {error}"))?;
+    let here = cores_of(&allowed).len();
+    let fits = |case: &&Case| setup.only.is_some() || (case.cores.0..case.cores.1).contains(&here);
+    let case = CASES.iter().filter(|case| case.stages.to_string() == part).find(fits);
+    let Some(case) = case else {
+        println!("-    {part} stages: not measured on {here} cores, unless `--only {part}` asks for it");
+        return Ok(report);
+    };
+    let peers = Peers::new(setup)?;
     let own = own_cores(&allowed);
     report.runs.push(json!({"allowed_cores": cores_of(&allowed), "physical_cores": own}));
-    let here = cores_of(&allowed).len();
-    for case in &CASES {
-        let wanted = setup.stages.map_or((case.cores.0..case.cores.1).contains(&here), |s| s == case.stages);
-        if wanted {
-            // Where two cores are one, a stage that shares it would be measured beside a worker that has it alone.
-            let apart = own.len() >= case.stages as usize;
-            let set = if apart { set_of(&own) } else { allowed };
-            if !apart {
-                println!("     {} stages share {} physical cores", case.stages, own.len());
-            }
-            sched_setaffinity(None, &set).map_err(|error| format!("choosing cores: {error}"))?;
-            let measured = beside(setup, &peers, case, &mut report);
-            sched_setaffinity(None, &allowed).map_err(|error| format!("choosing cores: {error}"))?;
-            if let Err(error) = measured {
-                // What other numbers of stages reached is kept.
-                println!("     {} stages: {error}", case.stages);
-                report.runs.push(json!({"stages": case.stages, "error": error}));
-                report.lines.push(Line::new(
-                    &format!("{} stages: failed", case.stages),
-                    f64::NAN,
-                    0.0,
-                    false,
-                ));
-            }
-        }
+    // Where two cores are one, a stage that shares it would be measured beside a worker that has it alone.
+    let apart = own.len() >= case.stages as usize;
+    let set = if apart { set_of(&own) } else { allowed };
+    if !apart {
+        println!("     {} stages share {} physical cores", case.stages, own.len());
     }
-    if report.lines.is_empty() {
-        return Err(format!("--stages has 2, 4 and 8, not {}", setup.stages.unwrap_or(0)));
-    }
-    Ok(report)
+    sched_setaffinity(None, &set).map_err(|error| format!("choosing cores: {error}"))?;
+    let measured = beside(setup, &peers, case, &mut report);
+    sched_setaffinity(None, &allowed).map_err(|error| format!("choosing cores: {error}"))?;
+    measured.map(|()| report)
 }
 
 /// A case's rounds, and its lines.
@@ -246,6 +236,11 @@ mod tests {
         let uneven = case.speed(8.0 / 9.0, 1.0, &[1.0, 3.0]);
         assert!((uneven.balance - 2.0 / 3.0).abs() < 1e-12);
         assert!((uneven.of_possible - 0.75).abs() < 1e-12);
+    }
+
+    #[test]
+    fn every_case_is_a_part() {
+        assert_eq!(CASES.map(|case| case.stages.to_string()), PARTS);
     }
 
     #[test]

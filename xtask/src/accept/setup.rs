@@ -24,14 +24,12 @@ pub struct Setup {
     pub out: PathBuf,
     /// The earlier program of `before`.
     pub before: Option<PathBuf>,
-    /// The one part of `build` that is measured.
+    /// The one part that is measured.
     pub only: Option<String>,
     /// The seed of a campaign.
     pub seed: Option<u64>,
     /// The rounds of a campaign.
     pub rounds: Option<u64>,
-    /// The stages of `pipeline`.
-    pub stages: Option<u32>,
 }
 
 impl Setup {
@@ -65,7 +63,6 @@ impl Setup {
             only: options.only.map(str::to_owned),
             seed: options.seed,
             rounds: options.rounds,
-            stages: options.stages,
         })
     }
 

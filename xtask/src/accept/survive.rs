@@ -19,7 +19,7 @@ use crate::process::{self, Outcome, last_json};
 pub const PARTS: &[&str] = &["ps", "ring", "elasticity", "backups", "backups-28x28", "bytes", "peers"];
 
 /// The name of the measurement, and of its raw runs.
-pub const NAME: &str = "survive";
+const NAME: &str = "survive";
 
 /// Runs with one kill each, for each way to average.
 const KILLS: u64 = 200;

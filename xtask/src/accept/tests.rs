@@ -1,5 +1,7 @@
 //! Tests of how measurements are chosen, judged and kept.
 
+use need::Need::{Cores, Dataset, File, Or, Paceline, Program, Python};
+
 use super::*;
 
 fn folder(name: &str) -> std::path::PathBuf {
@@ -17,7 +19,7 @@ fn without_what_it_needs_a_measurement_is_not_made_keeps_its_runs_and_does_not_f
         about: "",
         needs: &[Cores(1), Program("no-such-program")],
         flags: &[],
-        run: |_| panic!("measured without what it needs"),
+        run: Run::Whole(|_| panic!("measured without what it needs")),
     };
     let setup = Setup { out: folder("never"), ..Setup::default() };
     let said = "-    never                                                          \
@@ -41,12 +43,35 @@ fn with_what_it_needs_a_measurement_is_made_judged_and_kept() {
         about: "",
         needs: &[Cores(1), Or(&Program("no-such-program"), &Program("sh"))],
         flags: &[],
-        run: |_| Ok(Report { lines: vec![LINE(1.0), LINE(2.0)], runs: vec![json!(7)] }),
+        run: Run::Whole(|_| Ok(Report { lines: vec![LINE(1.0), LINE(2.0)], runs: vec![json!(7)] })),
     };
     let setup = Setup { out: folder("good"), ..Setup::default() };
     assert_eq!(measure(&[&good], &setup), Ok(1));
     let kept: Value = serde_json::from_slice(&fs::read(setup.out.join("good.json")).unwrap()).unwrap();
     assert_eq!((kept["runs"][0].as_u64(), kept["lines"][1]["holds"].as_bool()), (Some(7), Some(false)));
+    fs::remove_dir_all(setup.out).unwrap();
+}
+
+#[test]
+fn a_part_is_kept_beside_the_others_as_soon_as_it_is_over() {
+    let run = |_: &Setup, part: &str| match part {
+        "broken" => Err("it broke".into()),
+        part => Ok(Report { lines: vec![LINE(1.0)], runs: vec![json!({"of": part})] }),
+    };
+    let parts = Measurement {
+        name: "parts",
+        about: "",
+        needs: &[],
+        flags: &[],
+        run: Run::Parts(&["first", "second", "broken"], run),
+    };
+    let mut setup = Setup { out: folder("parts"), ..Setup::default() };
+    assert_eq!(parts.make(&setup), Err("it broke".into()));
+    setup.only = Some("first".into());
+    assert_eq!(parts.make(&setup), Ok(0));
+    let kept = kept("parts", &setup);
+    let of = |key: &str| kept[key].as_array().unwrap().iter().map(|v| v["part"].clone()).collect::<Vec<_>>();
+    assert_eq!((of("lines"), of("runs")), (vec!["second".into(), "first".into()], of("lines")));
     fs::remove_dir_all(setup.out).unwrap();
 }
 

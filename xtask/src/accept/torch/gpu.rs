@@ -51,17 +51,21 @@ const CLOSE: f64 = 1.0;
 const SHARED: &str = "resnet50:64";
 const OFF: f64 = 10.0;
 
-/// Everything that issue 24 asks of one GPU.
-pub fn measure(setup: &Setup) -> Outcome<Report> {
+/// What is asked of one GPU, part by part: a machine that is lent may be taken away before the end.
+pub const PARTS: &[&str] = &["parameters", "two", "one", "more"];
+
+/// A part of what is asked of one GPU.
+pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
     let sides = Sides::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: vec![json!({"mps": sides.state.name()})] };
-    for part in [same_parameters, two_workers, one_worker, more_workers] {
-        let known = report.lines.len();
-        part(&sides, &mut report)?;
-        // A machine that is lent may be taken away before the end.
-        report.lines[known..].iter().for_each(|line| println!("     {}: {:.3}", line.claim, line.reached));
-    }
-    Ok(report)
+    let measured = match part {
+        "parameters" => same_parameters(&sides, &mut report),
+        "two" => two_workers(&sides, &mut report),
+        "one" => one_worker(&sides, &mut report),
+        "more" => more_workers(&sides, &mut report),
+        other => Err(format!("torch-gpu has no part {other}")),
+    };
+    measured.map(|()| report)
 }
 
 /// How the sides are started: both with the same multi-process service.
