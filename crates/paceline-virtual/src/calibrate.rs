@@ -1,5 +1,6 @@
 //! Measures a machine: passes, computations on elements, transports, shared cores, startup.
 
+mod rounds;
 mod script;
 mod sharing;
 mod subject;
@@ -22,7 +23,7 @@ use crate::calibration::{Calibration, MedianEstimate};
 use crate::error::VirtualError;
 use crate::pass::{CLASSES, PassKey, PassTime};
 pub use script::ScriptSubject;
-use sharing::sharing;
+use sharing::SharedCores;
 use subject::{Samples, Subject, median_of, summed_up};
 use transports::Transports;
 
@@ -41,6 +42,8 @@ struct Effort {
     models: &'static [&'static str],
     /// Rounds of each transport, and runs that start.
     rounds: usize,
+    /// Rounds of ranks that share the cores.
+    sharing: usize,
     /// Time between two rounds, as long as there is something else to measure.
     apart: Duration,
     /// Seconds of messages of one length, roughly.
@@ -48,11 +51,12 @@ struct Effort {
 }
 
 const FULL: Effort = Effort {
-    each: Duration::from_millis(450),
+    each: Duration::from_millis(350),
     least: 7,
     batches: &[8, 64, 256],
     models: &["softmax", "mlp", "lenet", "resnet20", "resnet32"],
     rounds: 9,
+    sharing: 4,
     apart: Duration::from_secs(8),
     exchange_s: 0.015,
 };
@@ -63,6 +67,7 @@ const QUICK: Effort = Effort {
     batches: &[16, 64],
     models: &["mlp"],
     rounds: 3,
+    sharing: 1,
     apart: Duration::from_secs(1),
     exchange_s: 0.003,
 };
@@ -109,16 +114,20 @@ pub fn measure(
 ) -> Result<Calibration, VirtualError> {
     let effort = if quick { QUICK } else { FULL };
     let (cpu, cores) = machine();
-    say("passes of the models, and transports in between");
+    say("passes of the models; transports and ranks that share the cores in between");
     let mut transports = Transports::new(effort, by);
     let draws = Stream::new(1, Purpose::Bench);
     let dataset: Arc<[u8]> = (0..DATASET as u64).map(|i| draws.at(i) as u8).collect();
-    let (pass, data, rates) = passes(&effort, cores, by.registries, &dataset, &mut || transports.between())?;
+    let mut shared = SharedCores::new(&effort, cores, &by.registries.models, &dataset);
+    let mut between = || {
+        shared.between();
+        transports.between()
+    };
+    let (pass, data, rates) = passes(&effort, cores, by.registries, &dataset, &mut between)?;
     say("computations on elements");
     let work = work::work(&effort, cores, &by.registries.optimisers);
-    say("processes that share the cores");
-    let sharing = sharing(&effort, cores, &by.registries.models, &dataset);
-    say("the rest of the transports");
+    say("the rest of the ranks that share the cores, and of the transports");
+    let sharing = shared.finish();
     let transport = transports.finish()?;
     say("the start of a run");
     let startup_s = startup(&effort, &by.program)?;

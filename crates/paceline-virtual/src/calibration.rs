@@ -44,11 +44,12 @@ pub struct Calibration {
     pub script: Vec<ScriptTime>,
 }
 
-/// A measured number, and where its median lies with 95% confidence; in the file `[median, low, high]`.
+/// A measured number, and where its median lies with 95% confidence; in the file `[median, low, high]`. What was measured in
+/// rounds has their mean, between the lowest and the highest.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "(f64, f64, f64)", into = "(f64, f64, f64)")]
 pub struct MedianEstimate {
-    /// The median.
+    /// The median, or the mean of rounds.
     pub median: f64,
     /// The least that it may be.
     pub low: f64,
@@ -207,13 +208,11 @@ impl MedianEstimate {
         Self { median, low: sorted[low.min(last)], high: sorted[high] }
     }
 
-    /// The mean of a sample, with its 95% confidence interval (the normal distribution's).
-    pub fn mean(values: &[f64]) -> Self {
-        let n = values.len() as f64;
-        let mean = paceline_statistics::mean(values);
-        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-        let half = 1.96 * (variance / n).sqrt();
-        Self { median: mean, low: (mean - half).max(0.0), high: mean + half }
+    /// The mean of rounds that lie apart in time, between the lowest and the highest of them: a run of seconds meets one.
+    pub fn of_rounds(values: &[f64]) -> Self {
+        let [low, high] = [f64::min as fn(f64, f64) -> f64, f64::max];
+        let extreme = |of: fn(f64, f64) -> f64| values.iter().copied().reduce(of).unwrap_or(f64::NAN);
+        Self { median: paceline_statistics::mean(values), low: extreme(low), high: extreme(high) }
     }
 
     /// Whether it is a number above 0.
@@ -436,12 +435,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_comes_with_its_standard_errors_around_it() {
-        let found = MedianEstimate::mean(&[1.0, 2.0, 3.0, 6.0]);
-        let half = 1.96 * (14.0f64 / 3.0 / 4.0).sqrt();
-        assert_eq!((found.median, found.low, found.high), (3.0, 3.0 - half, 3.0 + half));
-        assert_eq!(MedianEstimate::mean(&[0.0, 0.0, 0.3]).low, 0.0, "no cost is negative");
-        assert_eq!(MedianEstimate::mean(&[2.0]).high, 2.0);
+    fn a_mean_of_rounds_lies_between_the_lowest_and_the_highest() {
+        let found = MedianEstimate::of_rounds(&[1.0, 6.0, 2.0, 3.0]);
+        assert_eq!((found.median, found.low, found.high), (3.0, 1.0, 6.0));
+        assert_eq!(MedianEstimate::of_rounds(&[2.0]), MedianEstimate::round(2.0));
     }
 
     #[test]

@@ -11,9 +11,21 @@ use serde_json::json;
 use super::{Line, Report, Setup, number};
 use crate::process::{self, Outcome, last_json};
 
-/// Runs, and steps of each.
+/// Runs of each part.
 const RUNS: u64 = 20;
-const STEPS: u64 = 300;
+/// Images of MNIST's size, on which a step is mostly computing, and digits (8×8), on which it is mostly exchanging and waiting
+/// for a core.
+pub const PARTS: &[&str] = &["images", "digits"];
+
+/// What lenet is trained on, and for how many steps.
+struct Trains {
+    name: &'static str,
+    data: &'static str,
+    steps: &'static str,
+}
+
+const IMAGES: Trains = Trains { name: "28×28 images", data: "synthetic", steps: "60" };
+const DIGITS: Trains = Trains { name: "digits", data: "digits", steps: "300" };
 /// What the files of revocations say of regrouping: medians of `accept survive`, in seconds.
 const NOTICED: f64 = 0.001;
 const REGROUP: f64 = 0.005;
@@ -28,14 +40,15 @@ const WAYS: [(&str, u64); 2] = [
 ];
 
 /// Predicts runs and makes them.
-pub fn measure(setup: &Setup) -> Outcome<Report> {
+pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
+    let trains = if part == PARTS[0] { &IMAGES } else { &DIGITS };
     let folder = setup.work("survive-predicted");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let calibration = folder.join("calibration.toml");
     process::run(setup.program().args(["calibrate", "--quiet", "--out"]).arg(&calibration))?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let calm = |verb: &str, words: &str| -> Outcome<f64> {
-        number(&last_json(&mut command(setup, verb, words, &calibration))?, "/seconds/train")
+        number(&last_json(&mut command(setup, verb, trains, words, &calibration))?, "/seconds/train")
     };
     let calm: Vec<[f64; 2]> = WAYS
         .iter()
@@ -70,8 +83,9 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
             format!("noticed-after-s = {NOTICED}\nregroup-s = {REGROUP}\n") + &entries.collect::<String>();
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let predicted =
-            last_json(command(setup, "simulate", words, &calibration).arg("--revoke").arg(&file))?;
-        let real = last_json(command(setup, "train", words, &calibration).arg("--revoke").arg(&file))?;
+            last_json(command(setup, "simulate", trains, words, &calibration).arg("--revoke").arg(&file))?;
+        let real =
+            last_json(command(setup, "train", trains, words, &calibration).arg("--revoke").arg(&file))?;
         let (predicted_s, took_s) = (number(&predicted, "/seconds/train")?, number(&real, "/seconds/train")?);
         errors.push((predicted_s / took_s - 1.0).abs());
         for (pauses, result) in pauses.iter_mut().zip([&predicted, &real]) {
@@ -83,7 +97,8 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
             "took_s": took_s, "predicted_membership": predicted["membership"], "membership": real["membership"]}));
     }
     let claim = format!(
-        "{} runs that lose ranks: error of the predicted total time, mean (pauses: predicted {:.3} s, were {:.3} s)",
+        "{}: {} runs that lose ranks: error of the predicted total time, mean (pauses: predicted {:.3} s, were {:.3} s)",
+        trains.name,
         errors.len(),
         median(&pauses[0]),
         median(&pauses[1])
@@ -93,12 +108,12 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
 }
 
 /// `train` or `simulate` with what all of these runs have.
-fn command(setup: &Setup, verb: &str, words: &str, calibration: &Path) -> Command {
+fn command(setup: &Setup, verb: &str, trains: &Trains, words: &str, calibration: &Path) -> Command {
     let mut command = setup.program();
     command.args([
         verb,
         "--data",
-        "digits",
+        trains.data,
         "--model",
         "lenet",
         "--seed",
@@ -108,7 +123,7 @@ fn command(setup: &Setup, verb: &str, words: &str, calibration: &Path) -> Comman
         "--batch",
         "32",
     ]);
-    command.args(["--steps", &STEPS.to_string(), "--eval-every", "1000000"]).args(words.split(' '));
+    command.args(["--steps", trains.steps, "--eval-every", "1000000"]).args(words.split(' '));
     match verb {
         "simulate" => command.arg("--quiet").arg("--calibration").arg(calibration),
         _ => command.args(["--no-record", "--quiet"]),

@@ -392,7 +392,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
         about: "runs that lose ranks beside their prediction: survive-predicted [--seed N] [--rounds N]",
         needs: &[Paceline, Cores(2)],
         flags: &["--seed", "--rounds"],
-        run: Whole(survive_predicted::measure),
+        run: Parts(survive_predicted::PARTS, survive_predicted::measure),
     },
     Measurement {
         name: "chaos",

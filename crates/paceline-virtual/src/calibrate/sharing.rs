@@ -1,14 +1,17 @@
-//! How much slower ranks are that share the cores: each by itself, or all in step.
+//! How much slower ranks are that share the cores: each by itself, or all in step. Two busy cores of a virtual machine hold
+//! each other up by nothing in one minute and by a tenth in another: rounds are spread, as those of messages are.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
+use paceline_nn::Graph;
 use paceline_nn::models::Model;
 use paceline_registry::Registry;
 use paceline_statistics::mean;
 
+use super::rounds::Rounds;
 use super::{Effort, Samples, Subject};
 use crate::calibration::{CoreSharing, MedianEstimate};
 use crate::pass::CLASSES;
@@ -19,36 +22,85 @@ const LONG: &str = "lenet";
 /// Passes of a rank that are not counted, and those that are made at least.
 const WARM_UP: usize = 2;
 const LEAST: usize = 6;
+/// Rounds of a study's pass.
+const OF_PASS: usize = 3;
 
 /// Makes what a rank computes.
 type MakeSubject<'m, 'd> = &'m (dyn Fn() -> Subject<'d> + Sync);
 
 /// How much slower each of 1, 2, … computing ranks is, up to twice as many as there are cores.
-pub(super) fn sharing(
-    effort: &Effort,
+pub(super) struct SharedCores {
+    rounds: Rounds,
+    window: Duration,
     cores: usize,
-    models: &Registry<Model>,
-    dataset: &Arc<[u8]>,
-) -> Vec<CoreSharing> {
-    let subject = |model: &str| {
-        let model = models.find(model).expect("the registry has it");
-        let graph = Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"));
-        Subject::new(graph, 64, 1, Samples::Drawn(Arc::clone(dataset)))
-    };
-    let mut counts: Vec<usize> = (1..=cores.min(4)).chain([cores, cores + 1, 2 * cores]).collect();
-    counts.sort_unstable();
-    counts.dedup();
-    let window = 2 * effort.each;
-    let apart = relative(&counts, &|count| apart(&|| subject(SHORT), window, count));
-    let [short, long] = [SHORT, LONG]
-        .map(|model| relative(&counts, &|count| together(&|| subject(model), window, count, count <= cores)));
-    let sharing = |(i, &processes): (usize, &usize)| CoreSharing {
-        processes,
-        slowdown: apart[i],
-        in_step: Some(short[i]),
-        in_step_long: Some(long[i]),
-    };
-    counts.iter().enumerate().map(sharing).collect()
+    counts: Vec<usize>,
+    short: Arc<Graph>,
+    long: Arc<Graph>,
+    dataset: Arc<[u8]>,
+    /// Of each round, for each count.
+    apart: Vec<Vec<f64>>,
+    in_step: Vec<Vec<f64>>,
+    in_step_long: Vec<Vec<f64>>,
+}
+
+impl SharedCores {
+    /// Nothing is measured yet.
+    pub(super) fn new(effort: &Effort, cores: usize, models: &Registry<Model>, dataset: &Arc<[u8]>) -> Self {
+        let graph = |model: &str| {
+            let model = models.find(model).expect("the registry has it");
+            Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"))
+        };
+        let mut counts: Vec<usize> = (1..=cores.min(4)).chain([cores, cores + 1, 2 * cores]).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        Self {
+            rounds: Rounds::new(effort.sharing, effort.apart),
+            window: effort.each / 2,
+            cores,
+            counts,
+            short: graph(SHORT),
+            long: graph(LONG),
+            dataset: Arc::clone(dataset),
+            apart: Vec::new(),
+            in_step: Vec::new(),
+            in_step_long: Vec::new(),
+        }
+    }
+
+    /// The next round, if it is time for it.
+    pub(super) fn between(&mut self) {
+        if self.rounds.due() {
+            self.round();
+        }
+    }
+
+    /// The rounds that are left, and what came of all.
+    pub(super) fn finish(mut self) -> Vec<CoreSharing> {
+        while self.rounds.left() {
+            self.round();
+        }
+        let sharing = |(i, &processes): (usize, &usize)| CoreSharing {
+            processes,
+            slowdown: of_count(&self.apart, i),
+            in_step: Some(of_count(&self.in_step, i)),
+            in_step_long: Some(of_count(&self.in_step_long, i)),
+        };
+        self.counts.iter().enumerate().map(sharing).collect()
+    }
+
+    fn round(&mut self) {
+        let (window, cores, counts) = (self.window, self.cores, &self.counts);
+        let samples = || Samples::Drawn(Arc::clone(&self.dataset));
+        let short = || Subject::new(Arc::clone(&self.short), 64, 1, samples());
+        let long = || Subject::new(Arc::clone(&self.long), 64, 1, samples());
+        let in_step = |subject: MakeSubject<'_, '_>| {
+            relative(counts, &|count| together(subject, window, count, count <= cores))
+        };
+        self.apart.push(relative(counts, &|count| apart(&short, window, count)));
+        self.in_step.push(in_step(&short));
+        self.in_step_long.push(in_step(&long));
+        self.rounds.count();
+    }
 }
 
 /// The same of one pass that so many threads compute, for as many ranks as `counts` says.
@@ -61,26 +113,31 @@ pub(super) fn of_pass(
     if counts.iter().all(|count| *count == 1) {
         return Vec::new();
     }
-    let apart = relative(counts, &|count| apart(subject, window, count));
+    let window = window / OF_PASS as u32;
     let cores = available_parallelism().map_or(1, usize::from);
-    let together = relative(counts, &|count| together(subject, window, count, count * threads <= cores));
+    let round = |_| {
+        let apart = relative(counts, &|count| apart(subject, window, count));
+        (apart, relative(counts, &|count| together(subject, window, count, count * threads <= cores)))
+    };
+    let (apart, in_step): (Vec<_>, Vec<_>) = (0..OF_PASS).map(round).unzip();
     let sharing = |(i, &processes): (usize, &usize)| CoreSharing {
         processes,
-        slowdown: apart[i],
-        in_step: Some(together[i]),
-        in_step_long: Some(together[i]),
+        slowdown: of_count(&apart, i),
+        in_step: Some(of_count(&in_step, i)),
+        in_step_long: Some(of_count(&in_step, i)),
     };
     counts.iter().enumerate().map(sharing).collect()
 }
 
+/// What came of all rounds for one of the counts.
+fn of_count(rounds: &[Vec<f64>], i: usize) -> MedianEstimate {
+    MedianEstimate::of_rounds(&rounds.iter().map(|round| round[i]).collect::<Vec<_>>())
+}
+
 /// Times of so many ranks, relative to those of one.
-fn relative(counts: &[usize], times: &dyn Fn(usize) -> Vec<f64>) -> Vec<MedianEstimate> {
-    let alone = MedianEstimate::mean(&times(1)).median;
-    let relative = |count: &usize| match count {
-        1 => MedianEstimate::round(1.0),
-        _ => MedianEstimate::mean(&times(*count)).times(1.0 / alone),
-    };
-    counts.iter().map(relative).collect()
+fn relative(counts: &[usize], times: &dyn Fn(usize) -> Vec<f64>) -> Vec<f64> {
+    let alone = mean(&times(1));
+    counts.iter().map(|&count| if count == 1 { 1.0 } else { mean(&times(count)) / alone }).collect()
 }
 
 /// The mean pass of each of `count` ranks that go on by themselves.

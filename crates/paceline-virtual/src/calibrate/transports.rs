@@ -2,12 +2,11 @@
 //! machine are moved about): rounds are spread over the whole calibration, and their mean is taken, which is what
 //! a run meets.
 
-use std::time::Instant;
-
 use paceline_bench::{Bench, BenchProgram, Row};
 use paceline_wire::TransportKind;
 
 use super::Effort;
+use super::rounds::Rounds;
 use crate::calibration::{LARGE, MedianEstimate, MessageTime, SMALL, TransportCost, lent_name};
 use crate::error::VirtualError;
 
@@ -18,8 +17,7 @@ const PASS: usize = 4 << 20;
 pub(super) struct Transports<'a> {
     effort: Effort,
     by: &'a BenchProgram<'a>,
-    rounds: usize,
-    last: Instant,
+    rounds: Rounds,
     each: Vec<Exchanged>,
 }
 
@@ -49,12 +47,12 @@ impl<'a> Transports<'a> {
         };
         let ways = |kind| [Some(nothing(kind, false)), kind.lends.then(|| nothing(kind, true))];
         let each = by.registries.transports.iter().flat_map(ways).flatten().collect();
-        Self { effort, by, rounds: 0, last: Instant::now(), each }
+        Self { effort, by, rounds: Rounds::new(effort.rounds, effort.apart), each }
     }
 
     /// The next round, if it is time for it.
     pub(super) fn between(&mut self) -> Result<(), VirtualError> {
-        if self.rounds < self.effort.rounds && self.last.elapsed() >= self.effort.apart {
+        if self.rounds.due() {
             self.round()?;
         }
         Ok(())
@@ -62,18 +60,18 @@ impl<'a> Transports<'a> {
 
     /// The rounds that are left, and what came of all.
     pub(super) fn finish(mut self) -> Result<Vec<TransportCost>, VirtualError> {
-        while self.rounds < self.effort.rounds {
+        while self.rounds.left() {
             self.round()?;
         }
         let summed_up = |Exchanged { name, there, per_byte, large, measured, .. }| {
             // Who waits for a small message cannot tell its latency from both ends' work: half is taken as latency.
-            let one_way = MedianEstimate::mean(&there);
+            let one_way = MedianEstimate::of_rounds(&there);
             TransportCost {
                 name,
                 latency_s: one_way.times(0.5),
                 message_s: one_way.times(0.25),
-                ns_per_byte: MedianEstimate::mean(&per_byte),
-                large_ns_per_byte: Some(MedianEstimate::mean(&large)),
+                ns_per_byte: MedianEstimate::of_rounds(&per_byte),
+                large_ns_per_byte: Some(MedianEstimate::of_rounds(&large)),
                 measured,
             }
         };
@@ -98,7 +96,7 @@ impl<'a> Transports<'a> {
                 exchanged.take(duplex, &bench.run(self.by)?);
             }
         }
-        (self.rounds, self.last) = (self.rounds + 1, Instant::now());
+        self.rounds.count();
         Ok(())
     }
 }
