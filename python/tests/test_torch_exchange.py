@@ -173,6 +173,19 @@ scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + s
         assert ranks[0].fault is not None
         self.assertIn("the gradients were changed between backward and step", ranks[0].fault["message"])
 
+    def test_a_scaler_is_refused_where_servers_have_the_gradients_already(self) -> None:
+        if not hasattr(torch.amp, "GradScaler"):  # before torch 2.3 there is none for the CPU
+            self.skipTest("this torch has no GradScaler for the CPU")
+        loop = LOOP.replace("loss.backward()", "scaler.scale(loss).backward()")
+        loop = loop.replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")
+        for enabled in (True, False):
+            text = f'scaler = torch.amp.GradScaler("cpu", enabled={enabled})\n'
+            plan = Plan(workers=1, takes="parameters", steps=3)
+            ranks = self.script(self.SGD + text + loop, plan, expect_end=not enabled)
+            if enabled:
+                assert ranks[0].fault is not None
+                self.assertIn("a GradScaler unscales gradients when the servers have them", ranks[0].fault["message"])
+
     def test_an_optimizer_that_servers_do_not_know_is_refused(self) -> None:
         text = "optimizer = torch.optim.Adadelta(model.parameters())\nBATCH = 4\n" + LOOP
         ranks = self.script(text, Plan(workers=1, takes="parameters"), expect_end=False)

@@ -445,7 +445,8 @@ fn died(state: &State, status: Option<&ExitStatus>) -> ScriptFailure {
     }
     let hint = match (clean, state.place) {
         (true, ScriptPlace::Starting) => {
-            "does it call paceline.torch.attach(model, optimizer)? docs/pytorch.md shows where"
+            "does it call paceline.torch.attach(model, optimizer), or train at all where it is unchanged (--auto)? docs/pytorch.md \
+             shows where"
         }
         (true, _) => {
             "it ended without a word (os._exit, or its end was not seen): let its main program return"

@@ -138,7 +138,15 @@ pub enum RankEvent {
     /// Its script has reported figures after this many steps; those that are no numbers are absent.
     Reported { step: u64, samples: u64, train_s: f64, values: Vec<(String, Option<f64>)> },
     /// It has evaluated its part of the test split after this many steps; the loss is summed over its samples.
-    Evaluated { step: u64, train_s: f64, loss: f64, correct: usize, predictions: usize, samples: usize },
+    Evaluated {
+        step: u64,
+        train_s: f64,
+        #[serde(deserialize_with = "paceline_record::number")]
+        loss: f64,
+        correct: usize,
+        predictions: usize,
+        samples: usize,
+    },
     /// Its model, or its part of it, at an evaluation; the numbers follow. Only workers have a training clock.
     Snapshot { step: u64, train_s: Option<f64> },
     /// It could stop before this step, as it was asked by this request.
@@ -173,7 +181,8 @@ pub struct RankAccount {
     pub samples: u64,
     /// Training clock.
     pub train_s: f64,
-    /// Summed loss of its last step.
+    /// Summed loss of its last step; no number where a script has none.
+    #[serde(deserialize_with = "paceline_record::number")]
     pub last_loss: f64,
     /// Samples of its last step.
     pub last_samples: usize,

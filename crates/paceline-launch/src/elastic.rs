@@ -35,7 +35,13 @@ pub fn check(elastic: &Elastic, plan: &Plan, strategy: &Strategy, setup: &Setup)
     let (workers, shares) = (plan.workers, plan.shares());
     let Elastic { least, most, .. } = *elastic;
     let refuse = |problem: String| Err(PlanError::new("--elastic", format!("{least}..{most}"), problem));
-    if least < 1 || least > workers || most < workers {
+    if least < 1 {
+        return refuse(format!("a run needs a worker: give at least 1..{most}"));
+    }
+    if least > most {
+        return refuse(format!("the fewest workers come first: give {most}..{least}"));
+    }
+    if least > workers || most < workers {
         return refuse(format!("the run begins with {workers} workers, which must be within"));
     }
     if most > shares && (!setup.sync.is_bsp() || strategy.own_weights(setup)) {
@@ -94,6 +100,8 @@ pub(crate) struct ElasticRun {
     states: Vec<MemberState>,
     /// Members that are to leave as soon as the run can do without them.
     drained: Vec<bool>,
+    /// Members that were lost, and did not come back.
+    lost_before: Vec<bool>,
     /// Where each member listens.
     pub addresses: Vec<String>,
     /// The most workers that the run goes on with at present.
@@ -107,7 +115,7 @@ pub(crate) struct ElasticRun {
     reported: usize,
     /// The step before which each member has ended, if it took part before.
     pub ended_before: Vec<Option<u64>>,
-    /// The furthest step that anybody has told of.
+    /// The furthest step that anybody has told of, or where a generation or a segment begins.
     pub reached: u64,
     /// Steps that each member has told of.
     told: Vec<u64>,
@@ -137,6 +145,7 @@ impl ElasticRun {
             generation: 0,
             states: (0..members).map(state).collect(),
             drained: vec![false; members],
+            lost_before: vec![false; members],
             addresses: vec![String::new(); members],
             change: None,
             resuming: None,
@@ -196,6 +205,7 @@ impl ElasticRun {
     /// The first generation as a member sees it. In a run that goes on from a checkpoint, backups are handed their copies.
     pub fn first(&mut self, member: MemberId, segment: Segment) -> Generation {
         self.generation = segment.generation;
+        self.reached = self.reached.max(segment.from);
         let mut on = Regrouped {
             membership: self.membership.clone(),
             from: segment.from,
@@ -233,6 +243,7 @@ impl ElasticRun {
     /// The run goes on with a segment after a pause, with the same members.
     pub fn went_on(&mut self, segment: Segment) {
         self.generation = segment.generation;
+        self.reached = self.reached.max(segment.from);
     }
 
     /// Members' processes have ended, all for one reason; whether that changes the members.
@@ -245,6 +256,7 @@ impl ElasticRun {
                 matches!(before, MemberState::Active | MemberState::Standing(_) | MemberState::Concluded);
             if self.takes_part(*member) && !self.concluded && there {
                 lost.push(*member);
+                self.lost_before[*member] = true;
             }
         }
         if lost.is_empty() {
@@ -273,6 +285,7 @@ impl ElasticRun {
     /// A process of a member was started: it comes back, or is new.
     pub fn started(&mut self, member: MemberId) {
         (self.states[member], self.drained[member]) = (MemberState::Starting, false);
+        self.lost_before[member] = false;
         self.addresses[member].clear();
     }
 
@@ -353,6 +366,7 @@ impl ElasticRun {
             return Vec::new();
         }
         self.addresses[member] = address;
+        self.reached = self.reached.max(standing.at);
         self.states[member] = MemberState::Standing(standing);
         let first = self.change.is_none();
         self.begin_change(at_s);
@@ -543,9 +557,9 @@ impl ElasticRun {
         self.concluded && self.membership.ranks().all(ended)
     }
 
-    /// Who was lost, for the error of a run that cannot go on.
+    /// Who was lost and did not come back, for the error of a run that cannot go on: not who was asked to leave.
     pub fn gone(&self) -> Vec<MemberId> {
-        (0..self.states.len()).filter(|member| self.states[*member] == MemberState::Gone).collect()
+        (0..self.states.len()).filter(|member| self.lost_before[*member]).collect()
     }
 
     /// What the ranks of the plan would have kept, out of what members keep: a worker that is not there has what the one

@@ -1,11 +1,13 @@
 //! The launcher's side of pauses: gathers what the ranks keep into checkpoints, and says where the run goes on, or
 //! that it stops.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use paceline_data::Dataset;
 use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, RankState};
+use paceline_resolve::TypedPlan;
 use paceline_train::{Segment, recut};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +15,6 @@ use crate::control::RankCommand;
 use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
 use crate::rank::RankContext;
-use crate::run::Launch;
 
 /// Steps that stages with servers go on after all have said where they could stop, so that each server looks at what it was
 /// told before it hands out that step.
@@ -31,15 +32,20 @@ pub struct CheckpointContext {
 }
 
 impl CheckpointContext {
+    /// Whether the last checkpoint in a run's folder can be cut into the stages of its plan.
+    pub fn check_cut(folder: &Path, plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<(), LaunchError> {
+        let checkpoints = Checkpoints::of(folder);
+        let resumed = checkpoints.latest(&plan.checkpoint_hash())?.0.map(Arc::new);
+        Self { checkpoints, resumed, interrupt: Interrupt::default().into() }.cut(plan, Some(dataset))
+    }
+
     /// Cuts what the run goes on from into the stages of its plan, if it has others.
-    pub(crate) fn cut(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
-        let Some(resumed) = self.resumed.as_ref().filter(|_| launch.plan.script.is_none()) else {
+    pub(crate) fn cut(&mut self, plan: &TypedPlan<'_>, dataset: Option<&Dataset>) -> Result<(), LaunchError> {
+        let Some(resumed) = self.resumed.as_ref().filter(|_| plan.script.is_none()) else {
             return Ok(());
         };
-        let context = RankContext::new(launch.plan, launch.dataset, 0)?;
-        if let Some(parts) =
-            recut(&resumed.parts, (launch.plan.workers, launch.plan.servers), &context.part_ranges())?
-        {
+        let context = RankContext::new(plan, dataset, 0)?;
+        if let Some(parts) = recut(&resumed.parts, (plan.workers, plan.servers), &context.part_ranges())? {
             self.resumed = Some(Arc::new(Checkpoint { parts, ..(**resumed).clone() }));
         }
         Ok(())

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use paceline_record::FailureKind;
 use paceline_wire::identity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
@@ -26,6 +27,16 @@ use crate::joining::ProcessSignal;
 
 /// Time that children have to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// What a rank has said that cannot be read.
+fn unreadable(error: &io::Error) -> RankEvent {
+    RankEvent::Failed {
+        message: format!("its launcher cannot read what it said: {error}"),
+        hint: "this is a mistake of this program: please tell its authors what was run".into(),
+        kind: FailureKind::Protocol,
+        lost: None,
+    }
+}
 
 /// What comes from the ranks.
 #[derive(Debug)]
@@ -147,7 +158,16 @@ impl RankProcesses {
         let mut stdout = stdout.expect("standard output is a pipe");
         let scripts = Arc::clone(&self.scripts);
         std::thread::Builder::new().spawn(move || {
-            while let Ok(Some((said, numbers))) = control::read(&mut stdout) {
+            loop {
+                let (said, numbers) = match control::read(&mut stdout) {
+                    Ok(Some(said)) => said,
+                    Ok(None) => break,
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                    Err(error) => {
+                        let _ = sender.send(ProcessEvent::Rank(rank, unreadable(&error), Vec::new()));
+                        break;
+                    }
+                };
                 if let RankEvent::Script { pid } = said {
                     let mut scripts = scripts.lock().unwrap_or_else(PoisonError::into_inner);
                     match Pid::from_raw(pid as i32) {

@@ -212,7 +212,7 @@ pub fn run(
     }
     launch.devices.into_iter().for_each(|devices| report(devices.event()));
     let mut checkpointing = launch.checkpointing.clone();
-    checkpointing.cut(launch)?;
+    checkpointing.cut(plan, launch.dataset)?;
     // Who was taken away once is not taken away again by a run that starts again.
     let mut revoking = Revoking::new(plan.revoke.as_ref());
     let mut done =
@@ -223,7 +223,7 @@ pub fn run(
             break;
         }
         checkpointing.resumed = checkpointing.checkpoints.latest(&plan.checkpoint_hash())?.0.map(Arc::new);
-        checkpointing.cut(launch)?;
+        checkpointing.cut(plan, launch.dataset)?;
         let step = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step);
         report(Event::Restarted { step, cause: &error.to_string(), left });
         done =

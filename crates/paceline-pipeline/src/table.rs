@@ -12,6 +12,8 @@ use paceline_protocol::{Work, WorkKind};
 
 /// Most stages and micro-batches of a table.
 const MOST: usize = 1 << 16;
+/// Characters of a cell that is no work, as it is shown.
+const SHOWN: usize = 40;
 
 impl PipelineProgram {
     /// Reads a file.
@@ -27,8 +29,9 @@ impl PipelineProgram {
     fn from_rows(rows: Vec<SheetRow>) -> Result<Self, ProgramError> {
         let rank = |row: SheetRow| {
             let cell = |(i, text): (usize, &String)| {
+                let shown = || text.chars().take(SHOWN).collect();
                 let wrong =
-                    |problem| ProgramError::Cell { line: row.line, cell: i + 1, text: text.clone(), problem };
+                    |problem| ProgramError::Cell { line: row.line, cell: i + 1, text: shown(), problem };
                 work(text.trim()).map_err(wrong).transpose()
             };
             let work = row.fields.iter().enumerate().filter_map(cell).collect::<Result<_, _>>()?;

@@ -253,6 +253,10 @@ pub struct Plan {
     pub threads: usize,
     /// Whether threads stay on their cores.
     pub pin: bool,
+    /// What the run's checkpoints are found by, where it was cut anew for other hosts than it began on. It names what is there, and
+    /// is no part of the plan's hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_as: Option<String>,
 }
 
 /// Settings of native networks, their data and their optimiser.
@@ -505,6 +509,7 @@ impl Plan {
         if !self.paths.is_empty() {
             all.insert("paths".into(), self.path_rules().into());
         }
+        all.remove("saved-as");
         let Some(script) = &self.script else { return all };
         all.retain(|name, _| !OF_NATIVE.contains(&name.as_str()));
         if self.delegated() {
@@ -562,6 +567,9 @@ impl Plan {
     /// The hash by which checkpoints are found: that of the same run without stages, since a checkpoint holds the whole
     /// model whoever had which part, and with nobody taken away.
     pub fn checkpoint_hash(&self) -> String {
+        if let Some(saved_as) = &self.saved_as {
+            return saved_as.clone();
+        }
         let (workers, alone) = (self.replicas(), self.replicas() == 1 && self.servers == 0);
         let whole =
             Self { workers, stages: 1, pipeline: None, cuts: Vec::new(), revoke: None, ..self.clone() };
@@ -572,7 +580,8 @@ impl Plan {
 
     /// SHA-256 of the plan, in hexadecimal.
     pub fn hash(&self) -> String {
-        let text = serde_json::to_string(self).expect("a plan is plain data");
+        let own = self.saved_as.is_some().then(|| Self { saved_as: None, ..self.clone() });
+        let text = serde_json::to_string(own.as_ref().unwrap_or(self)).expect("a plan is plain data");
         Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }

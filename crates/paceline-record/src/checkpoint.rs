@@ -196,6 +196,11 @@ impl Checkpoints {
         load(path, plan_sha256).map_err(|problem| Damaged { path: path.to_owned(), problem })
     }
 
+    /// The step of the newest valid checkpoint of a plan.
+    pub fn latest_step(&self, plan_sha256: &str) -> Option<u64> {
+        Some(self.latest(plan_sha256).ok()?.0?.step)
+    }
+
     /// The newest valid checkpoint of a plan, and the newer ones that are not.
     pub fn latest(&self, plan_sha256: &str) -> Result<(Option<Checkpoint>, Vec<Damaged>), RecordError> {
         let mut damaged = Vec::new();

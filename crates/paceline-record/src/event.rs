@@ -223,7 +223,7 @@ fn known_end<S: Serializer>(steps: &u64, to: S) -> Result<S::Ok, S::Error> {
 }
 
 /// A number; what is none is written as null.
-fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+pub fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 

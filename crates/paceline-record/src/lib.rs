@@ -44,7 +44,7 @@ mod words;
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, RankState};
 pub use event::{
     AssignedGpu, Event, EventLine, HostsUsed, MembershipChange, RankTotals, ReplicaAccuracy, RunOrigin,
-    RunResult, Seconds, Simulation, SimulationDetails, Staleness,
+    RunResult, Seconds, Simulation, SimulationDetails, Staleness, number,
 };
 pub use failure::FailureKind;
 pub use journal::{Journal, JournalError};

@@ -66,7 +66,8 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
     let workers = if given.given("workers") { given.required("workers")? } else { stages.max(1) };
     let sync: String = given.required("sync")?;
     let lr_scaling: String = given.required("lr-scaling")?;
-    let shares: Option<usize> = given.optional("shares")?.filter(|shares| *shares != workers);
+    // As many shares as workers are the usual ones, where each worker is a replica of the model.
+    let shares: Option<usize> = given.optional("shares")?.filter(|shares| stages > 1 || *shares != workers);
     let replicas = workers / stages.max(1);
     let alone = shares.unwrap_or(replicas) == 1 && servers == 0;
     let strategy = match given.text("strategy") {
@@ -117,6 +118,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         },
         shares,
         elastic: elastic(given, workers)?,
+        saved_as: None,
         revoke: given.path("revoke").map(revocations).transpose()?,
         micro_batches: given.required("micro-batches")?,
         servers,

@@ -45,9 +45,17 @@ pub enum RecurrenceRefusal {
     /// Rounds are not in order, or several moves share one.
     #[error("the schedule's rounds do not follow one another")]
     StepProtocol,
-    /// Hosts differ, or ranks of one host share its cores or its interface.
-    #[error("ranks share a host, or hosts differ")]
+    /// Hosts differ, or ranks of one host share its interface.
+    #[error("ranks share a host's interface, or hosts differ")]
     Hosts,
+    /// Ranks are slower where others compute beside them.
+    #[error(
+        "ranks share the cores of a machine (emulated hosts those of the calibrated one; --cluster FILE gives each its own)"
+    )]
+    SharedCores,
+    /// Every round's sends would have to be remembered, for every rank.
+    #[error("there are too many rounds and ranks to remember when each send has left")]
+    Memory,
     /// Something depends on more than the rank and the step.
     #[error("workers are slowed down on purpose, or latencies vary")]
     Variation,
@@ -58,6 +66,9 @@ pub enum RecurrenceRefusal {
     #[error("messages came in another order than the schedule's")]
     Order,
 }
+
+/// Most moments at which sends have left that are remembered: 1 GiB.
+const MOST_KEPT: usize = 1 << 27;
 
 /// Where nothing was sent before that a receive has to wait for.
 const NOTHING: u32 = u32::MAX;
@@ -182,6 +193,9 @@ fn one_lane(
         messages: compiled.messages,
     };
     each.spent.iter_mut().for_each(|spent| spent.apply = apply);
+    if compiled.kept.saturating_mul(setup.workers) > MOST_KEPT {
+        return Err(RecurrenceRefusal::Memory);
+    }
     let ranks = Ranks::new(setup.workers, compiled.kept, costs, host);
     steps::run(setup, costs, each, &mut OneLane { compiled, ranks, apply: apply as f64 }, progress)
 }
@@ -241,7 +255,10 @@ fn alike(setup: &Setup, costs: &Costs) -> Result<Host, RecurrenceRefusal> {
     for (host, count) in ranks.into_iter().enumerate().filter(|(host, _)| used[*host]) {
         let own = costs.host(host);
         let shared = (1..=count).any(|n| own.shared_by(n) != 1.0 || own.pass_shared_by(n) != 1.0);
-        if shared || own.unshared() != first {
+        if shared {
+            return Err(RecurrenceRefusal::SharedCores);
+        }
+        if own.unshared() != first {
             return Err(RecurrenceRefusal::Hosts);
         }
     }

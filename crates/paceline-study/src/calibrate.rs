@@ -137,7 +137,10 @@ impl CalibrationRequest<'_> {
                     let failed = |source| StudyFailure::File { path: out.to_owned(), source };
                     std::fs::File::create(out).map_err(failed)?;
                 }
-                let measured = machine(say)?;
+                let measured = machine(say).inspect_err(|_| {
+                    // Nothing is left that looks like a calibration.
+                    let _ = there || std::fs::remove_file(out).is_ok();
+                })?;
                 measured.save(out)?;
                 (measured, true)
             }

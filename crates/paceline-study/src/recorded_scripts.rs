@@ -27,14 +27,25 @@ pub(crate) struct RecordedScripts<'s> {
 pub(crate) struct UnknownScript {
     args: Vec<String>,
     file: String,
+    threads: usize,
+    gpus: Vec<String>,
     why: Option<String>,
 }
 
 impl UnknownScript {
     /// What is wrong, and what to do.
     pub fn problem(&self) -> String {
-        let Self { args, file, why } = self;
-        let with = if args.is_empty() { String::new() } else { format!(" -- {}", args.join(" ")) };
+        let Self { args, file, threads, gpus, why } = self;
+        let mut with = String::new();
+        if *threads != 1 {
+            with += &format!(" --threads {threads}");
+        }
+        if !gpus.is_empty() {
+            with += &format!(" --gpus {}", gpus.join(","));
+        }
+        if !args.is_empty() {
+            with += &format!(" -- {}", args.join(" "));
+        }
         let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         format!(
             "nothing is known of what this script takes with these arguments{why}: measure it, `paceline calibrate --script \
@@ -72,7 +83,8 @@ impl<'s> RecordedScripts<'s> {
                 Ok(self.known.last().map(|(_, _, found)| found))
             }
             Err(why) => {
-                let unknown = UnknownScript { args: wanted.args, file: wanted.file, why };
+                let Script { args, file, gpus, .. } = wanted;
+                let unknown = UnknownScript { args, file, threads: plan.threads, gpus, why };
                 if !self.unknown.contains(&unknown) {
                     self.unknown.push(unknown);
                 }

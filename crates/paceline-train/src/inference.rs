@@ -87,6 +87,8 @@ impl InferRequest {
         let parameters = graph.param_count();
         let all = model::all_samples(dataset.test.len());
         plan.batch = batches.first().copied().unwrap_or(plan.batch);
+        // An answer is one pass.
+        plan.micro_batches = 1;
         let compute = Arc::new(Compute::new(threads.first().copied().unwrap_or(1), false));
         let (params, mut state) = model::start(&plan, &graph)?;
         let mut replica = Replica::new(&plan, Arc::clone(&graph), compute);

@@ -82,7 +82,11 @@ pub fn start_part(plan: &Plan, graph: &Graph, part: &GraphPart) -> Result<(Vec<f
 
 /// The network from the registry or from the plan's own file.
 fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
-    let [h, w, c] = dataset.shape;
+    of_shape(plan, dataset.shape, dataset.classes)
+}
+
+/// The network of a plan, as data, for samples of this shape; whether it answers what the dataset asks is left open.
+pub fn of_shape(plan: &TypedPlan<'_>, [h, w, c]: [usize; 3], classes: usize) -> Result<Graph, TrainError> {
     let shape = Shape::new(h, w, c);
     if let Some(text) = &plan.model_file {
         let refused = |source| TrainError::Description {
@@ -90,7 +94,7 @@ fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
             data: plan.data.clone(),
             source: Box::new(source),
         };
-        return description::build(text, shape, dataset.classes).map_err(refused);
+        return description::build(text, shape, classes).map_err(refused);
     }
     let model = plan.model.ok_or_else(|| unknown("model", &plan.document.model))?;
     let refused = |source| TrainError::Shape {
@@ -98,7 +102,7 @@ fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
         data: plan.data.clone(),
         source: Box::new(source),
     };
-    model.build(shape, dataset.classes).map_err(refused)
+    model.build(shape, classes).map_err(refused)
 }
 
 /// The samples of a unit of work, and what the gradient of their summed loss is scaled by.

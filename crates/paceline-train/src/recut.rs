@@ -86,7 +86,10 @@ impl WholeModel {
                 return Err(refused(problem));
             }
             whole.params[own].copy_from_slice(found);
-            for (range, updates, memory) in holding.memory() {
+            // A stage may have no parameters (it pools, say), and then remembers nothing.
+            for (range, updates, memory) in
+                holding.memory().into_iter().filter(|(range, ..)| !range.is_empty())
+            {
                 let blocks = memory.len() / range.len().max(1);
                 let alike = *counted.get_or_insert((updates, blocks)) == (updates, blocks);
                 if range.end > len || memory.len() != blocks * range.len() || !alike {
@@ -118,6 +121,12 @@ impl WholeModel {
         let account = Account { inherited: Some(self.updates), updates: Vec::new(), ..account };
         RankState { tensors, account: serde_json::to_string(&account).expect("an account is plain data") }
     }
+}
+
+/// How many stages the parts of a checkpoint belong to, whatever its run's plan says by now.
+pub(crate) fn stages_of(parts: &[RankState]) -> Result<usize, TrainError> {
+    let accounts = parts.iter().take(1).map(account).collect::<Result<Vec<_>, _>>()?;
+    Ok(stages(&accounts))
 }
 
 /// The stages of a checkpoint: one if it is not cut.

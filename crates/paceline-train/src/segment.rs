@@ -153,6 +153,7 @@ pub(crate) struct Account {
     pub own_steps: u64,
     pub samples: u64,
     /// The last step's summed loss and samples.
+    #[serde(deserialize_with = "paceline_record::number")]
     pub last_loss: f64,
     pub last_samples: usize,
     /// Nanoseconds of each of the clock's phases.

@@ -18,7 +18,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 use paceline_resolve::TypedPlan;
 
 use crate::error::TrainError;
-use crate::{model, native};
+use crate::{model, native, recut};
 
 /// Longest header that is read, in bytes: that of a thousand layers is far below.
 const LONGEST_HEADER: u64 = 16 << 20;
@@ -168,8 +168,10 @@ pub fn of_checkpoint(
     graph: &Graph,
     checkpoint: &Checkpoint,
 ) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
-    let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
-    let servers = &checkpoint.parts[workers.len()..];
+    // A run that was cut anew, and has saved nothing since, has the parts of the stages before.
+    let stages = recut::stages_of(&checkpoint.parts)?;
+    let workers = plan.replicas() * stages;
+    let (workers, servers) = checkpoint.parts.split_at(workers.min(checkpoint.parts.len()));
     let mean = |name: &str, len: usize| {
         let all: Vec<f32> = workers.iter().flat_map(|part| part.numbers(name)).copied().collect();
         native::mean(&all, len)
@@ -177,8 +179,8 @@ pub fn of_checkpoint(
     let params: Vec<f32> = match servers {
         [] => mean("params", graph.param_count()),
         // Server `i` has stage `i mod stages`.
-        shards => (0..plan.stages)
-            .flat_map(|stage| shards.iter().skip(stage).step_by(plan.stages))
+        shards => (0..stages)
+            .flat_map(|stage| shards.iter().skip(stage).step_by(stages))
             .flat_map(|part| part.numbers("params"))
             .copied()
             .collect(),

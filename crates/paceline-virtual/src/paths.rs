@@ -20,10 +20,13 @@ const MOST_WORKERS: usize = 64;
 const CLEARLY_LESS: f64 = 0.95;
 
 /// The paths that take the least virtual time by `terms`, for buckets of any size. The plan's own (its rule of thumb) where
-/// nothing is clearly faster, where the plan names a strategy, for more than 64 workers, and with stages.
+/// nothing is clearly faster, where the plan names a strategy, for more than 64 workers, with stages, and over several machines
+/// whose network nobody has described.
 pub fn calibrated_paths(plan: &Plan, terms: &Terms<'_>) -> Vec<PathRule> {
     let usual = &plan.paths;
-    let many = plan.workers > MOST_WORKERS || plan.stages > 1;
+    // A calibration knows nothing of what lies between machines: that is a network's, or a cluster's.
+    let unknown = plan.network.is_none() && terms.cluster.is_none() && plan.host_count() > 1;
+    let many = plan.workers > MOST_WORKERS || plan.stages > 1 || unknown;
     if plan.strategy != AUTO || usual.is_empty() || many {
         return usual.clone();
     }
@@ -155,8 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn a_named_path_and_large_clusters_keep_theirs() {
-        for words in ["workers=4 strategy=tree transport=tcp", "workers=65 transport=tcp"] {
+    fn a_named_path_large_clusters_and_networks_that_nobody_knows_keep_theirs() {
+        for words in [
+            "workers=4 strategy=tree transport=tcp",
+            "workers=65 transport=tcp",
+            "workers=4 hosts=2 transport=tcp",
+        ] {
             let plan = plan(words);
             assert_eq!(chosen(&plan, &machine(0.05, 0.01)), plan.paths, "{words}");
         }

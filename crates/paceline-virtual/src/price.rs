@@ -6,7 +6,7 @@ pub use stages::staged_costs;
 
 use std::sync::Arc;
 
-use paceline_data::{Order, order};
+use paceline_data::{Folders, Order, order};
 use paceline_nn::Graph;
 use paceline_plan::{NetworkLimits, Plan};
 use paceline_protocol::{Coder, Setup};
@@ -14,11 +14,15 @@ use paceline_random::{Purpose, Stream};
 use paceline_resolve::{Registries, TypedPlan};
 use paceline_sim::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
 use paceline_statistics::quantile;
+use paceline_train::TrainError;
 use paceline_train::worker::Slowness;
 
 use crate::calibration::{Calibration, CoreSharing, StartPattern, TransportCost};
 use crate::cluster::{Cluster, HostGroup};
+use crate::cuts::calibrated_cuts;
+use crate::error::VirtualError;
 use crate::pass::{PassKey, PassTime};
+use crate::paths::calibrated_paths;
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
 pub(crate) const BUFFER: usize = 1 << 20;
@@ -56,9 +60,36 @@ pub struct HardwareModel {
 }
 
 impl HardwareModel {
+    /// This machine, as it was measured.
+    pub fn calibrated(calibration: Calibration) -> Self {
+        Self { cluster: None, calibration: Some(calibration), jitter: None }
+    }
+
     /// The same, with this calibration where there is none.
     pub fn or(self, calibration: Option<Calibration>) -> Self {
         Self { calibration: self.calibration.or(calibration), ..self }
+    }
+
+    /// Has the calibration decide what a plan leaves open: along which paths gradients are averaged, where the network is cut.
+    pub fn decide(
+        &self,
+        plan: &mut Plan,
+        registries: &Registries,
+        folders: &Folders,
+    ) -> Result<(), VirtualError> {
+        let Some(calibration) = self.calibration.as_ref().filter(|_| self.cluster.is_none()) else {
+            return Ok(());
+        };
+        plan.paths = calibrated_paths(plan, &self.terms(registries));
+        if plan.stages > 1 && plan.cuts.is_empty() {
+            let typed = TypedPlan::new(plan, registries)?;
+            let dataset = typed
+                .dataset()?
+                .load(folders, &paceline_train::model::settings(plan))
+                .map_err(TrainError::from)?;
+            plan.cuts = calibrated_cuts(&typed, &dataset, calibration)?;
+        }
+        Ok(())
     }
 
     /// What runs are priced with.

@@ -93,11 +93,15 @@ pub enum DrivenEvent {
     Step(u64),
 }
 
-/// Samples that a split counts as: where no gradient is computed, it need not have one for every worker, and each step
-/// then has whole batches.
+/// A split that a step goes through so often, and more, is one that nobody would train on with as many workers.
+const FEW: usize = 4;
+
+/// Samples that a split counts as: where no gradient is computed, it need not have a sample for every worker, nor a quarter of
+/// a global batch, and each step then has whole batches.
 pub fn samples(plan: &Plan, dataset: &Dataset, learn: bool) -> usize {
     let there = dataset.train.len();
-    if !learn && plan.shares() > there { plan.global_batch() } else { there }
+    let few = plan.shares() > there || plan.global_batch() > FEW * there;
+    if !learn && few { plan.global_batch() } else { there }
 }
 
 /// A scenario that can be run: everything that follows from it.

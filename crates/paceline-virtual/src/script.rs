@@ -287,6 +287,11 @@ impl RecordedScript {
                     ));
                 }
             }
+            ScriptEvidence::Calibration(time)
+                if time.gpus == 0 && plan.script.as_ref().is_some_and(|script| !script.gpus.is_empty()) =>
+            {
+                all.push("the script on GPUs: it was measured without (calibrate --gpus)".into());
+            }
             ScriptEvidence::Calibration(time) if time.gpus > 0 && terms.cluster.is_none() => {
                 let (gpus, most) = (gpus(plan, time), time.most_on_one_gpu());
                 let each = plan.workers.div_ceil(gpus);

@@ -15,8 +15,8 @@ use paceline_launch::{LaunchError, RunEnd};
 use paceline_nn::ShapeError;
 use paceline_plan::{PlanError, StudyError, TableError};
 use paceline_record::export::ExportError;
-use paceline_record::store::write_hint;
-use paceline_record::{Event, FailureKind, JournalError, RecordError};
+use paceline_record::store::{run_folder, write_hint};
+use paceline_record::{Checkpoints, Event, FailureKind, JournalError, RecordError};
 use paceline_study::StudyFailure;
 use paceline_train::TrainError;
 use paceline_virtual::VirtualError;
@@ -49,6 +49,16 @@ impl Failure {
                 Self { hint: format!("there are the studies {}; {}", names.join(", "), self.hint), ..self }
             }
         }
+    }
+
+    /// The same of a run that has lost somebody, with how it goes on from what it has saved.
+    pub fn goes_on(self, run: &str, store: &Path, plan: &str) -> Self {
+        if self.kind != FailureKind::Lost || self.hint.contains("paceline resume") {
+            return self;
+        }
+        let Some(step) = Checkpoints::of(&run_folder(store, run)).latest_step(plan) else { return self };
+        let way_on = format!("`paceline resume {run}` goes on from its last checkpoint, after step {step}");
+        Self { hint: format!("{}; {way_on}", self.hint), ..self }
     }
 
     pub fn message(&self) -> &str {

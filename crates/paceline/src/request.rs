@@ -132,6 +132,7 @@ impl RunRequest {
         let mut result = match done {
             Ok(result) => result,
             Err(failure) => {
+                let failure = failure.goes_on(&self.run, &self.store, &self.plan.checkpoint_hash());
                 // What went wrong with the run is told, whatever becomes of its record.
                 follow.event(&failure.event());
                 let _ = record.map(|mut record: Record| {
@@ -176,6 +177,10 @@ impl RunRequest {
         if recording.is_some() {
             // From its row in the store on, a run that is interrupted saves itself and says so.
             interrupt.arm();
+        }
+        if let (true, Some(dataset)) = (self.resumes, &dataset) {
+            // Before the plan is stored: a run whose checkpoint cannot be cut like that keeps the one that it has.
+            CheckpointContext::check_cut(&run_folder(&self.store, id), &typed, dataset)?;
         }
         *record = self.record(show)?;
         let folder = run_folder(&self.store, id);

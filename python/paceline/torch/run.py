@@ -324,6 +324,7 @@ class AttachedRun(Run):
         if isinstance(self._exchange, GradientExchange) and self.link.takes == "parameters":
             assert optimizer is not None
             optimizer.step = types.MethodType(_served_step(self, self._exchange), optimizer)  # type: ignore[method-assign]
+            _refuse_scalers()
         elif optimizer is not None:
             if self._exchange.watches_update_begin:
                 optimizer.register_step_pre_hook(self._update_begins)
@@ -362,6 +363,25 @@ class AttachedRun(Run):
         if self._delegated is not None:
             self._delegated.update_made()
         clock.mark = now()
+
+
+def _refuse_scalers() -> None:
+    """Has a GradScaler say at its first loss that servers would get scaled gradients: it unscales them afterwards, in a way
+    that leaves no trace on a tensor."""
+    for module in (torch.amp, torch.cuda.amp):
+        scaler = getattr(module, "GradScaler", None)
+        if scaler is None or getattr(scaler.scale, "refuses", False):
+            continue
+
+        def scale(self: Any, outputs: Any, original: Callable[..., Any] = scaler.scale) -> Any:
+            if self.is_enabled():
+                raise AttachError(
+                    "a GradScaler unscales gradients when the servers have them already (--apply server): use --apply worker"
+                )
+            return original(self, outputs)
+
+        scale.refuses = True  # type: ignore[attr-defined]
+        scaler.scale = scale
 
 
 def _served_step(run: AttachedRun, exchange: GradientExchange) -> Callable[..., Any]:

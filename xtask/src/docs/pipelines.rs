@@ -58,8 +58,8 @@ pub fn page() -> Outcome<String> {
     page.text(
         "--cuts auto cuts so that the longest stage is as short as possible; of several such cuts, so that the fewest \
          numbers are handed over. What layers cost is counted: floating-point operations, and bytes that are read and \
-         written, a byte as eight operations; --calibration FILE takes what `paceline calibrate` has measured instead, \
-         and the times are nanoseconds. --cuts layer2.0,layer3.1 cuts before these layers; a name may be that of \
+         written, a byte as eight operations; --calibration FILE (of `model show`, `train` and `simulate`) takes what \
+         `paceline calibrate` has measured of such micro-batches instead. --cuts layer2.0,layer3.1 cuts before these layers; a name may be that of \
          a group of layers (`layer2.0` is the first of `layer2.0.…`). A cut may lie inside a residual block: a value \
          that several stages read goes from reader to reader, and its gradient back the same way.",
     );
@@ -104,7 +104,9 @@ fn running(page: &mut Page) {
             .into(),
         "Checkpoints hold each rank's range of the parameters. `paceline resume RUN --stages N` goes on with other stages (`--pipeline`, \
          `--cuts`: other ones too), or with --stages 1 with none, bit for bit; a checkpoint of a run without stages goes on in stages \
-         as well. With three replicas or more, the ring's chunks move with the cuts, and sums agree within rounding."
+         as well. With three replicas or more, and with `--compression fp16`, the ring's chunks move with the cuts, and sums agree \
+         within rounding. Of --hosts it keeps as many as the new workers fill, and a --straggler that is not there any more is left \
+         out; both is said."
             .into(),
         "`--dry-run` says how many bytes the buffers of each stage's ranks will take (`buffer_bytes`); the result counts them when the \
          run ends (`ranks[].buffer_bytes`): the same number."

@@ -68,6 +68,16 @@ const EVERY: usize = 8;
 /// How many times as fast a better network is.
 const NETWORK: usize = 10;
 
+/// The plan, if its members can change as they could before; others need no such plan.
+fn stays_elastic(mut new: Plan) -> Option<Plan> {
+    let Some(elastic) = &mut new.elastic else { return Some(new) };
+    // Without servers there is nothing to copy.
+    elastic.backup &= new.servers > 0;
+    let within = new.workers > 1 && (elastic.least..=elastic.most).contains(&new.workers);
+    let codes = new.compression.is_some() && new.servers > 0;
+    (within && !codes).then_some(new)
+}
+
 impl WhatIf {
     /// In one word.
     pub fn id(self) -> String {
@@ -153,7 +163,7 @@ impl WhatIf {
             }
             _ => return None,
         }
-        Some(new)
+        stays_elastic(new)
     }
 
     /// Whether it changes settings, not machines.

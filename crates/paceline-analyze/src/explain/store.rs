@@ -1,6 +1,6 @@
 //! A run out of the store.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use paceline_record::store::{RunRow, TableRows};
 use paceline_record::{RecordError, ScriptRecord, Store};
@@ -25,8 +25,10 @@ impl RecordedRun {
         let mut recorded = Self { run: run.run.clone(), simulated, params, plan, ..Self::default() };
         recorded.samples_per_s = run.result.as_ref().map(|result| result.samples_per_s);
         recorded.read_ranks(&store.rows("ranks", run)?);
+        let steps = store.rows("steps", run)?;
+        let since = recorded.cut_anew(&steps);
         recorded.read_hosts(&store.rows("hosts", run)?);
-        recorded.read_steps(&store.rows("steps", run)?);
+        recorded.read_steps(&steps, since);
         recorded.membership = store.membership(run)?;
         if recorded.plan.as_ref().is_some_and(|plan| plan.elastic.is_some()) {
             recorded.leave_out_the_idle();
@@ -39,7 +41,7 @@ impl RecordedRun {
             }
         }
         recorded.read_trace(&store.rows("trace", run)?);
-        recorded.read_links(&store.rows("links", run)?);
+        recorded.read_links(&store.rows("links", run)?, since);
         recorded.script = ScriptRecord::read(store, run)?;
         if recorded.script.is_some() {
             // It is the script that computes: whether it had a core is not seen from its rank.
@@ -60,6 +62,25 @@ impl RecordedRun {
         }
     }
 
+    /// The attempt since which a run has the ranks that it ended with: 0 unless its network was cut into other stages on the way.
+    /// Ranks of before are left out.
+    fn cut_anew(&mut self, steps: &TableRows) -> f64 {
+        let Some(plan) = self.plan.as_ref().filter(|plan| plan.elastic.is_none()) else { return 0.0 };
+        let rows = numbers(steps, ["attempt", "rank"]);
+        let last = rows.iter().map(|[attempt, _]| *attempt).fold(0.0, f64::max);
+        let ranks = |of_last: bool| -> BTreeSet<usize> {
+            let own = rows.iter().filter(|[attempt, _]| (*attempt == last) == of_last);
+            own.map(|[_, rank]| *rank as usize).collect()
+        };
+        let (now, before) = (ranks(true), ranks(false));
+        if before.is_empty() || now == before {
+            return 0.0;
+        }
+        self.ranks.truncate(plan.workers + plan.servers);
+        self.ranks.iter_mut().enumerate().for_each(|(n, rank)| rank.worker = n < plan.workers);
+        last
+    }
+
     /// Members with too few steps to say anything of them.
     fn leave_out_the_idle(&mut self) {
         let mut steps = vec![0; self.ranks.len()];
@@ -75,17 +96,18 @@ impl RecordedRun {
         }
     }
 
-    fn read_steps(&mut self, rows: &TableRows) {
+    fn read_steps(&mut self, rows: &TableRows, since: f64) {
         let names = ["data_ns", "forward_ns", "backward_ns", "overlap_ns"];
         let passes = numbers(rows, names);
         // Records of before do not have it.
         let core_waits = rows.numbers("core_wait_ns");
         let of_stages = ["wait_up_ns", "wait_down_ns", "live_slots"].map(|name| rows.numbers(name));
-        let names = ["rank", "step", "t_ns", "send_ns", "wait_ns", "apply_ns", "samples", "codec_ns"];
-        for (i, [rank, step, t, send, wait, apply, samples, codec]) in
+        let names =
+            ["rank", "step", "t_ns", "send_ns", "wait_ns", "apply_ns", "samples", "codec_ns", "attempt"];
+        for (i, [rank, step, t, send, wait, apply, samples, codec, attempt]) in
             numbers(rows, names).into_iter().enumerate()
         {
-            if (rank as usize) < self.ranks.len() {
+            if (rank as usize) < self.ranks.len() && attempt >= since {
                 let [data, forward, backward, overlap] = passes[i];
                 let compute = data + forward + backward;
                 let of_stage = |n: usize| of_stages[n].get(i).copied().flatten().unwrap_or_default();
@@ -117,15 +139,15 @@ impl RecordedRun {
     }
 
     /// The last sample of each link.
-    fn read_links(&mut self, rows: &TableRows) {
-        let names = ["rank", "peer", "t_ns", "sent_messages", "sent_bytes", "received_bytes"];
+    fn read_links(&mut self, rows: &TableRows, since: f64) {
+        let names = ["rank", "peer", "t_ns", "sent_messages", "sent_bytes", "received_bytes", "attempt"];
         let greetings = rows.numbers("greeting_s");
         let world = self.ranks.len() as f64;
         let mut last: HashMap<(usize, usize), (f64, RecordedLink)> = HashMap::new();
-        for (i, [rank, peer, t, sent_messages, sent_bytes, received_bytes]) in
+        for (i, [rank, peer, t, sent_messages, sent_bytes, received_bytes, attempt]) in
             numbers(rows, names).into_iter().enumerate()
         {
-            if rank >= world || peer >= world {
+            if rank >= world || peer >= world || attempt < since {
                 continue;
             }
             let (rank, peer) = (rank as usize, peer as usize);

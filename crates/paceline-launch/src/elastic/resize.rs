@@ -217,6 +217,34 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_somebody_has_begun_is_made_anew_and_one_that_all_complete_is_not() {
+        for (ready, anew) in [(false, 1), (true, 0)] {
+            let mut run = run(3, 0, TWO_TO_FOUR);
+            for (member, command) in run.lost(&[2], 1.0) {
+                let RankCommand::Stand { generation } = command else { panic!("{command:?}") };
+                let standing = RankStanding { at: 7, ready, ..RankStanding::default() };
+                run.stood(member, generation, standing, String::new(), 1.0);
+            }
+            run.regroup(false, |_| 50, |_| 0).unwrap().expect("all stand");
+            let changes = run.resumed(1).iter().map(|change| (change.step, change.steps_anew));
+            assert_eq!(changes.collect::<Vec<_>>(), [(7 + u64::from(ready), anew)]);
+        }
+    }
+
+    #[test]
+    fn who_was_asked_to_leave_or_came_back_is_not_among_the_lost() {
+        let mut run = run(4, 0, TWO_TO_FOUR);
+        let asked = run.drain(&[0], 1.0);
+        regrouped(&mut run, &asked, 7);
+        run.lost(&[0], 1.1);
+        let asked = run.lost(&[3], 1.2);
+        assert_eq!(run.gone(), [3]);
+        regrouped(&mut run, &asked, 9);
+        run.started(3);
+        assert!(run.gone().is_empty());
+    }
+
+    #[test]
     fn the_loss_of_a_machine_is_one_change() {
         let mut run = run(4, 0, TWO_TO_FOUR);
         let asked = run.lost(&[2, 3], 1.0);

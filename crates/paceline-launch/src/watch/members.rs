@@ -73,12 +73,7 @@ impl Watch<'_> {
         let (segment, commands) = match elastic.regroup(more, |from| pauses.end_of(from), samples_of) {
             Ok(None) => return Ok(Vec::new()),
             Ok(Some(regrouped)) => regrouped,
-            Err(end) => {
-                let (step, run) = (elastic.reached, self.launch.run.to_owned());
-                let (gone, saved) = (self.gone(), self.saved());
-                let (cause, scripts) = (end.to_string(), self.launch.plan.script.is_some());
-                return Err(LaunchError::NobodyLeft { step, cause, gone, saved, run, scripts });
-            }
+            Err(end) => return Err(self.nobody_left(&end)),
         };
         self.gather.drop_samples(elastic.dropped_last());
         let part = (0..elastic.addresses.len()).map(|member| elastic.takes_part(member)).collect();
@@ -198,16 +193,7 @@ impl Watch<'_> {
         for (shard, holder) in self.accounts_of_holders(elastic).enumerate() {
             let numbers = holder.and_then(|(range, member)| self.gather.numbers[member].get(range));
             let Some(numbers) = numbers else {
-                let (step, run) = (elastic.reached, self.launch.run.to_owned());
-                let cause = RegroupEnd::ShardLost(shard).to_string();
-                return Err(LaunchError::NobodyLeft {
-                    step,
-                    cause,
-                    gone: self.gone(),
-                    saved: self.saved(),
-                    run,
-                    scripts: false,
-                });
+                return Err(self.nobody_left(&RegroupEnd::ShardLost(shard)));
             };
             params.extend_from_slice(numbers);
         }
@@ -234,6 +220,21 @@ impl Watch<'_> {
         (self.state > 0 && !states.is_empty()).then(|| mean(&states, self.state))
     }
 
+    /// The error of a run that too few are left of.
+    fn nobody_left(&self, end: &RegroupEnd) -> LaunchError {
+        let (saved, run) = (self.saved(), self.launch.run.to_owned());
+        // Workers tell how far they are now and then only.
+        let reached = self.elastic.as_ref().map_or(0, |elastic| elastic.reached);
+        LaunchError::NobodyLeft {
+            step: reached.max(saved.unwrap_or(0)),
+            cause: end.to_string(),
+            gone: self.gone(),
+            saved,
+            run,
+            scripts: self.launch.plan.script.is_some(),
+        }
+    }
+
     /// The members that are gone, and how their processes ended, in words.
     fn gone(&self) -> String {
         let lost = |rank: usize| match self.deaths.get(&rank) {
@@ -246,8 +247,7 @@ impl Watch<'_> {
 
     /// The step of the last checkpoint, if there is one.
     fn saved(&self) -> Option<u64> {
-        let saved = self.launch.checkpointing.checkpoints.latest(&self.launch.plan.checkpoint_hash());
-        saved.ok().and_then(|(saved, _)| saved).map(|checkpoint| checkpoint.step)
+        self.launch.checkpointing.checkpoints.latest_step(&self.launch.plan.checkpoint_hash())
     }
 
     /// The mean parameters of the workers that have given their accounts, where each has its own.

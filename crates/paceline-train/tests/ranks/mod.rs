@@ -39,6 +39,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         cuts: Vec::new(),
         elastic: None,
         revoke: None,
+        saved_as: None,
         shares: None,
         micro_batches: 1,
         servers,

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 /// How many rounds are left, and when the next one is due.
-pub(super) struct Rounds {
+pub(super) struct RoundSchedule {
     left: usize,
     apart: Duration,
     last: Instant,
 }
 
-impl Rounds {
+impl RoundSchedule {
     /// So many rounds, `apart` from each other as long as there is something else to measure.
     pub(super) fn new(rounds: usize, apart: Duration) -> Self {
         Self { left: rounds, apart, last: Instant::now() }
@@ -37,12 +37,12 @@ mod tests {
 
     #[test]
     fn rounds_are_due_when_time_has_passed_and_end() {
-        let mut rounds = Rounds::new(2, Duration::ZERO);
+        let mut rounds = RoundSchedule::new(2, Duration::ZERO);
         assert!(rounds.due());
         rounds.count();
         assert!(rounds.due() && rounds.left());
         rounds.count();
         assert!(!rounds.due() && !rounds.left());
-        assert!(!Rounds::new(1, Duration::from_secs(3600)).due());
+        assert!(!RoundSchedule::new(1, Duration::from_secs(3600)).due());
     }
 }

@@ -11,7 +11,7 @@ use paceline_nn::models::Model;
 use paceline_registry::Registry;
 use paceline_statistics::mean;
 
-use super::rounds::Rounds;
+use super::rounds::RoundSchedule;
 use super::{Effort, Samples, Subject};
 use crate::calibration::{CoreSharing, MedianEstimate};
 use crate::pass::CLASSES;
@@ -30,7 +30,7 @@ type MakeSubject<'m, 'd> = &'m (dyn Fn() -> Subject<'d> + Sync);
 
 /// How much slower each of 1, 2, … computing ranks is, up to twice as many as there are cores.
 pub(super) struct SharedCores {
-    rounds: Rounds,
+    rounds: RoundSchedule,
     window: Duration,
     cores: usize,
     counts: Vec<usize>,
@@ -54,7 +54,7 @@ impl SharedCores {
         counts.sort_unstable();
         counts.dedup();
         Self {
-            rounds: Rounds::new(effort.sharing, effort.apart),
+            rounds: RoundSchedule::new(effort.sharing, effort.apart),
             window: effort.each / 2,
             cores,
             counts,

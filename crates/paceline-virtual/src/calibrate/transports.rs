@@ -6,7 +6,7 @@ use paceline_bench::{Bench, BenchProgram, Row};
 use paceline_wire::TransportKind;
 
 use super::Effort;
-use super::rounds::Rounds;
+use super::rounds::RoundSchedule;
 use crate::calibration::{LARGE, MedianEstimate, MessageTime, SMALL, TransportCost, lent_name};
 use crate::error::VirtualError;
 
@@ -17,7 +17,7 @@ const PASS: usize = 4 << 20;
 pub(super) struct Transports<'a> {
     effort: Effort,
     by: &'a BenchProgram<'a>,
-    rounds: Rounds,
+    rounds: RoundSchedule,
     each: Vec<Exchanged>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Transports<'a> {
         };
         let ways = |kind| [Some(nothing(kind, false)), kind.lends.then(|| nothing(kind, true))];
         let each = by.registries.transports.iter().flat_map(ways).flatten().collect();
-        Self { effort, by, rounds: Rounds::new(effort.rounds, effort.apart), each }
+        Self { effort, by, rounds: RoundSchedule::new(effort.rounds, effort.apart), each }
     }
 
     /// The next round, if it is time for it.

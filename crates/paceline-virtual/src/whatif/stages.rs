@@ -4,6 +4,7 @@
 //! counted costs tell; what a message takes is set so that a step takes as long as it did. Emulated links are the plan's.
 
 use paceline_analyze::{ExplainError, Explanation, RecordedRun, RecordedStage, WhatIf};
+use paceline_data::SampleForm;
 use paceline_nn::Graph;
 use paceline_pipeline::{StagePlan, better_cuts, counted_costs};
 use paceline_plan::{Plan, TrainingLength};
@@ -60,12 +61,19 @@ struct FittedStages<'a> {
 }
 
 impl<'a> StagedRun<'a> {
-    /// None without the dataset, from which the shapes of layers follow, or where passes were not recorded.
+    /// None where only the dataset's files say how large a sample is and they are not found, or where passes were not recorded.
     fn new(recorded: &RecordedRun, plan: &'a Plan, registries: &'a Registries) -> Option<Self> {
         let took = recorded.stages()?;
         let typed = TypedPlan::new(plan, registries).ok()?;
-        let dataset = typed.dataset().ok()?.load(&data_folders(None), &model::settings(plan)).ok()?;
-        let graph = model::graph(&typed, &dataset).ok()?;
+        let kind = typed.dataset().ok()?;
+        let (graph, samples) = match kind.form {
+            // Wherever its files are: the first steps have whole batches.
+            SampleForm::Fixed { shape, classes } => (model::of_shape(&typed, shape, classes).ok()?, 0),
+            SampleForm::FromFiles(_) => {
+                let dataset = kind.load(&data_folders(None), &model::settings(plan)).ok()?;
+                (model::graph(&typed, &dataset).ok()?, dataset.train.len())
+            }
+        };
         let cut = typed.stage_plan(&graph).ok()??;
         let counted = counted_costs(&graph, cut.capacity);
         let mut layers = vec![[0.0; 2]; counted.len()];
@@ -79,7 +87,7 @@ impl<'a> StagedRun<'a> {
                     .map(|of_batch| of_batch / plan.batch as f64);
             }
         }
-        Some(Self { plan, registries, samples: dataset.train.len(), graph, cut, took, layers })
+        Some(Self { plan, registries, samples, graph, cut, took, layers })
     }
 
     /// The layers before which stages would be more even.
@@ -95,7 +103,7 @@ impl<'a> StagedRun<'a> {
         let plan = Plan { work, target_accuracy: None, straggler: None, ..plan.clone() };
         let typed = TypedPlan::new(&plan, self.registries).ok()?;
         let stages = typed.stage_plan(&self.graph).ok()??;
-        let samples = self.samples.max(plan.global_batch());
+        let samples = self.samples.max(STEPS as usize * plan.global_batch());
         let setup = worker::staged_setup(&typed, &Layout::of(&self.graph), Some(&stages), samples);
         typed.strategy.check(&setup).ok()?;
         let terms =

@@ -23,21 +23,21 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["study", "dry_run"])]
     script: Option<PathBuf>,
     /// Workers of the script that are measured at once, e.g. 1,2: how much slower each is then
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", requires = "script",
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", requires = "script", conflicts_with = "study",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: Vec<u32>,
     /// Steps of each run of the script, at most
-    #[arg(long, value_name = "N", default_value = "60", requires = "script",
+    #[arg(long, value_name = "N", default_value = "60", requires = "script", conflicts_with = "study",
         value_parser = clap::value_parser!(u64).range(5..))]
     steps: u64,
     /// Threads of each worker of the script
-    #[arg(long, value_name = "N", default_value = "1", requires = "script")]
+    #[arg(long, value_name = "N", default_value = "1", requires = "script", conflicts_with = "study")]
     threads: usize,
     /// GPUs that the workers of the script take in turn, e.g. 0,1 [default: the script chooses]
-    #[arg(long, value_name = "LIST", requires = "script")]
+    #[arg(long, value_name = "LIST", requires = "script", conflicts_with = "study")]
     gpus: Option<String>,
     /// Program that runs the script [default: PACELINE_PYTHON, else python3]
-    #[arg(long, value_name = "PROGRAM", requires = "script")]
+    #[arg(long, value_name = "PROGRAM", requires = "script", conflicts_with = "study")]
     python: Option<String>,
     /// List what would be measured for the study
     #[arg(long, requires = "study")]
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
     /// Arguments of the script
-    #[arg(last = true, value_name = "ARGS", requires = "script")]
+    #[arg(last = true, value_name = "ARGS", requires = "script", conflicts_with = "study")]
     script_args: Vec<String>,
 }
 

@@ -74,6 +74,15 @@ impl Listening {
         self.listen.is_some() || self.job.is_some() || self.meeting.is_some()
     }
 
+    /// The words of a command line that wait for other machines as these did.
+    pub fn words(&self) -> Vec<String> {
+        let address = self.listen.iter().flat_map(|address| ["--listen".to_owned(), address.to_string()]);
+        let files = [("key-file", &self.key_file), ("hosts-file", &self.hosts_file)];
+        let files =
+            files.into_iter().filter_map(|(name, file)| Some(super::train::file_flag(name, file.as_ref()?)));
+        address.chain(files.flatten()).collect()
+    }
+
     /// How a run of a study listens, if it does.
     pub fn of_study(meeting: Option<TrialMeeting>) -> Self {
         Self { meeting, join_timeout: Some(SOON), ..Self::default() }

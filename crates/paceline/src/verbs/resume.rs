@@ -97,6 +97,9 @@ fn resume_run(args: &Args, listening: &Listening, show: Show, started: Started) 
     let found = found.map_err(|error| Failure::from(error).neither(&store))?;
     let run = found.run;
     if let Some(result) = found.result {
+        if args.cut.stages.is_some() {
+            return Err(Failure::usage(format!("run {run} has ended already: leave --stages out")));
+        }
         let ended = format!("run {run} has ended already; `paceline show {run}` shows it\n");
         if show.to_people() {
             return Ok(output::text(&ended)?);
@@ -108,7 +111,9 @@ fn resume_run(args: &Args, listening: &Listening, show: Show, started: Started) 
     let mut labels = found.labels;
     let mut plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     if let Some(new) = args.cut.new_stages() {
+        let before = plan.clone();
         plan = new.of(plan)?;
+        new.left_out(&before, &plan).iter().for_each(|line| show.note(line));
         labels.command = labels.command.map(|command| NewStages::command(&command, &plan));
     }
     plan.check(usize::MAX)?;

@@ -13,7 +13,7 @@ use paceline_study::script_costs;
 use paceline_train::{model, weights};
 use paceline_virtual::run::{self, DrivenEvent, Scenario, ScriptScenario};
 use paceline_virtual::{
-    Calibration, Cluster, HardwareModel, MemberChanges, RecordedScript, calibrated_paths, reservations, words,
+    Calibration, Cluster, HardwareModel, MemberChanges, RecordedScript, reservations, words,
 };
 
 use super::store::BUILD;
@@ -108,10 +108,8 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         let problem = "says where ranks sit; give --network, e.g. 1gbit,200us, or --cluster FILE";
         checked.map_err(|error| PlanError { problem: problem.into(), ..error })?;
     }
-    if known.cluster.is_none() && known.calibration.is_some() {
-        plan.paths = calibrated_paths(&plan, &known.terms(registries().runs()));
-    }
     let folders = settings.data_folders();
+    known.decide(&mut plan, registries().runs(), &folders)?;
     let mut more = args.hardware.words();
     more.extend(args.learn.then(|| "--learn".to_owned()));
     let changes = MemberChanges::of(&plan);

@@ -8,7 +8,7 @@ use paceline_record::process::{self, Started};
 use paceline_record::store::{run_name, run_note, run_tag};
 use paceline_record::{FailureKind, Recording, RunLabels};
 use paceline_resolve::{PlanSettings, RunConfig, command_line, quoted, resolve};
-use paceline_virtual::{Calibration, HardwareModel, calibrated_paths};
+use paceline_virtual::{Calibration, HardwareModel};
 
 use super::listen::Listening;
 use super::store::Where;
@@ -24,7 +24,7 @@ pub struct Args {
     #[command(flatten)]
     run: RunArgs,
     /// What this machine costs, as `paceline calibrate` measured it: --strategy auto takes the paths that are the fastest
-    /// by it [default: by rule]
+    /// by it, and --cuts auto cuts by it [default: by rule, and by counted operations]
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
 }
@@ -152,11 +152,11 @@ pub fn train(Args { run: args, calibration }: &Args, show: Show, started: Starte
     listening.check(&plan, plan.strategy == SINGLE && plan.stages == 1)?;
     let mut more = Vec::new();
     if let Some(file) = calibration {
-        let calibration = Some(Calibration::load(file)?);
-        let known = HardwareModel { cluster: None, calibration, jitter: None };
-        plan.paths = calibrated_paths(&plan, &known.terms(registries().runs()));
+        let known = HardwareModel::calibrated(Calibration::load(file)?);
+        known.decide(&mut plan, registries().runs(), &settings.data_folders())?;
         more = file_flag("calibration", file);
     }
+    more.extend(args.listening.words());
     labels.command = command_line("train", &settings, &more);
     let folders = settings.data_folders();
     if args.dry_run {

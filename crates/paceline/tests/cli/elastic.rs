@@ -409,6 +409,8 @@ fn a_rank_that_dies_before_it_listens_is_started_again_once() {
 fn what_cannot_be_elastic_is_refused_with_the_reason() {
     for (words, reason) in [
         ("--workers 4 --elastic 5..6", "the run begins with 4 workers"),
+        ("--workers 4 --elastic 0..4", "give at least 1..4"),
+        ("--workers 4 --elastic 6..2", "give 2..6"),
         ("--workers 4 --elastic 2..8", "give --shares 8"),
         ("--workers 4 --elastic many", "e.g. 2..4"),
         ("--workers 2 --elastic 1..2 --transport inproc", "each is a process"),

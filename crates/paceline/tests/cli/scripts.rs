@@ -40,6 +40,19 @@ fn trained(flags: &str, args: &str) -> Value {
     ran.result()
 }
 
+/// Its gradients may come of several losses, or of a vector: then there is no number to tell.
+#[test]
+fn a_script_that_says_nothing_of_its_loss_ends_as_any() {
+    if !has_python() {
+        return;
+    }
+    let with = trained("--workers 2", "--steps 5");
+    let without = trained("--workers 2", "--steps 5 --no-loss");
+    assert_eq!(without["params_sha256"], with["params_sha256"]);
+    // What it says of a step is the step.
+    assert_eq!((&without["train_loss"], with["train_loss"].as_f64()), (&Value::Null, Some(4.0)));
+}
+
 #[test]
 fn a_script_trains_over_every_transport_and_its_figures_are_the_runs() {
     if !has_python() {

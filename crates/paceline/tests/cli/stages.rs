@@ -126,6 +126,77 @@ fn a_run_that_lost_a_stage_goes_on_with_one_stage_less_with_more_and_with_none()
     }
 }
 
+/// A run in the store that dies at a step, begun or resumed by these words; what it says.
+fn dies(store: &Path, text: &str, at: &str) -> String {
+    let ran = run(words(store, text).env("PACELINE_TEST_DIE", at));
+    assert_eq!(ran.code, 4, "{text}: {}", ran.stderr);
+    ran.stderr
+}
+
+const SERVED: &str = "--model lenet --steps 12 --batch 9 --micro-batches 4 --strategy ps";
+
+#[test]
+fn weights_of_a_run_that_was_cut_anew_and_has_saved_nothing_since_are_those_of_its_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path();
+    let kind = "--stages 2 --workers 4 --servers 4 --checkpoint-every 4";
+    dies(store, &format!("train --quiet {SERVED} {kind}"), "0:9");
+    let exported = || {
+        let file = store.join("weights.safetensors");
+        stored(store, &format!("export-weights last --json --out {}", file.display()))["params_sha256"]
+            .clone()
+    };
+    let saved = exported();
+    let said = dies(store, "resume last --stages 4 --quiet", "1:9");
+    assert!(said.contains("paceline resume") && said.contains("after step 8"), "{said}");
+    assert_eq!(exported(), saved);
+    // One answer is one pass, into however many a training step was divided.
+    let infer = run(&mut words(store, "infer last --batch 8 --seconds 0.05 --json --quiet"));
+    assert_eq!(infer.code, 0, "{}", infer.stderr);
+    let want = whole(&format!("{SERVED} --workers 2 --servers 4"));
+    assert_eq!(numbers(&stored(store, "resume last --quiet")), numbers(&want));
+    let late = run(&mut words(store, "resume last --stages 2"));
+    assert!(late.code == 2 && late.stderr.contains("has ended already"), "{}", late.stderr);
+}
+
+#[test]
+fn a_run_with_a_stage_that_has_no_parameters_is_cut_anew_as_any() {
+    let base = "--model lenet --steps 12 --batch 9 --micro-batches 4 --optimizer adam --lr 0.003";
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path();
+    dies(store, &format!("train --quiet {base} --stages 2 --checkpoint-every 4"), "0:5");
+    dies(store, "resume last --stages 4 --cuts conv2,pool2,fc1 --quiet", "0:9");
+    let resumed = run(&mut words(store, "resume last --stages 2 --json"));
+    assert!(resumed.stderr.contains("goes on after step 8"), "{}", resumed.stderr);
+    assert_eq!(numbers(&resumed.result()), numbers(&whole(base)));
+}
+
+#[test]
+fn a_run_with_a_host_for_each_stage_is_cut_anew_for_as_many_as_are_left() {
+    let base = "--model lenet --steps 12 --batch 9 --micro-batches 3";
+    let kind =
+        "--stages 3 --hosts 3 --network 10gbit,20us --straggler rank=2,factor=1.5 --checkpoint-every 4";
+    for (cut, hosts) in [("--stages 2", "--hosts 2"), ("--stages 1", "no --hosts")] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path();
+        dies(store, &format!("train --quiet {base} {kind} --trace"), "1:9");
+        let resumed = run(&mut words(store, &format!("resume last {cut} --trace --json")));
+        assert_eq!(resumed.code, 0, "{cut}: {}", resumed.stderr);
+        for said in [&format!("{hosts}, not --hosts 3"), "no --straggler", "goes on after step 8"] {
+            assert!(resumed.stderr.contains(said), "{cut}: {said}: {}", resumed.stderr);
+        }
+        assert_eq!(numbers(&resumed.result()), numbers(&whole(base)), "{cut}");
+        let document =
+            |text: &str| serde_json::from_str::<Value>(&run(&mut words(store, text)).stdout).unwrap();
+        // What is told of it is told of the ranks that it has now, and its command is one that can be given again.
+        let ranks = document("explain last --json")["ranks"].as_array().unwrap().len();
+        assert_eq!(ranks, if hosts == "--hosts 2" { 2 } else { 1 }, "{cut}");
+        let command = document("show last --json")["command"].as_str().unwrap().to_owned();
+        let again = paceline(&format!("{} --dry-run --quiet", command.trim_start_matches("paceline ")));
+        assert_eq!(again.code, 0, "{command}: {}", again.stderr);
+    }
+}
+
 #[test]
 fn weights_of_stages_are_exported_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -279,6 +350,8 @@ fn what_cannot_be_cut_is_refused_with_flag_value_and_reason() {
         ("train --stages 2 --cuts nowhere", "--cuts nowhere"),
         ("train --stages 2 --workers 4 --servers 3 --strategy ps", "--servers 3"),
         ("train --pipeline gpipe", "--pipeline"),
+        ("train --stages 2 --workers 4 --shares 4", "--shares 4"),
+        ("train --stages 2 --workers 4 --shares 2", "--shares 2"),
     ] {
         let ran = paceline(&format!("{words} --quiet --no-record --steps 1"));
         assert_eq!((ran.code != 0, ran.stdout.as_str()), (true, ""), "{words}");

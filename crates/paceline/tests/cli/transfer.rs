@@ -76,7 +76,8 @@ fn a_study_of_workloads_begins_with_best_mattered_transfer_and_gaps_wherever_it_
     let told = place.run(&["analyze", "s"]).stdout;
     assert!(told.contains(&format!("\nFindings\n- {best}")), "{told}");
     assert!(
-        told.contains("Best configurations on digits-softmax") && !told.contains("do not tell\n"),
+        told.contains("Best configurations on digits-softmax")
+            && !told.contains("\nWhat these runs do not tell\n"),
         "{told}"
     );
     let sources = analysed["anova"]["sources"].as_array().unwrap();

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use paceline_analyze::sheet::aligned;
 use paceline_nn::Graph;
-use paceline_pipeline::{Cuts, LayerCost, MeasuredCosts, PipelineReport, PipelineRequest, ProgramSource};
+use paceline_pipeline::{Cuts, MeasuredCosts, PipelineReport, PipelineRequest, ProgramSource};
 use paceline_record::FailureKind;
-use paceline_virtual::{Calibration, PassKey};
+use paceline_virtual::Calibration;
 
 use crate::failure::Failure;
 use crate::flags::{names, registries};
@@ -61,12 +61,7 @@ impl StageFlags {
         let calibration = self.calibration.as_deref().map(Calibration::load).transpose()?;
         let nanoseconds = |graph: &Graph, samples: usize| {
             let (calibration, (_, name, text)) = calibration.as_ref().zip(network).expect("only asked then");
-            let key = PassKey::of(name, text, graph, samples, 1);
-            let seconds = calibration.layer_seconds(&key, graph.nodes().len());
-            let cost =
-                |(f, b): (f64, f64)| LayerCost { forward: (1e9 * f) as u64, backward: (1e9 * b) as u64 };
-            let costs = seconds.map(|all| all.into_iter().map(cost).collect::<Vec<_>>());
-            costs.ok_or_else(|| format!("--calibration: no pass of this kind was measured: {key}"))
+            calibration.costs_of((name, text), graph, samples)
         };
         let measured = calibration.as_ref().map(|_| &nanoseconds as &MeasuredCosts<'_>);
         let request = PipelineRequest { program, micro_batches, cuts: &self.cuts, batch, measured };

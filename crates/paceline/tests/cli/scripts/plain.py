@@ -23,6 +23,7 @@ parser.add_argument("--at", type=int, default=3, help="the step at which it does
 parser.add_argument("--who", type=int, default=1, help="the rank that does")
 parser.add_argument("--environment", help="a variable whose value is printed")
 parser.add_argument("--report-every", type=int, default=0)
+parser.add_argument("--no-loss", action="store_true", help="say nothing of the loss")
 parser.add_argument("--arrivals", action="store_true", help="take parts of the mean gradient as they come")
 args = parser.parse_args()
 
@@ -148,7 +149,10 @@ for step in range(first, args.steps):
             run.parameter(n)[:] = moved[n]
         elif run.gives == "nothing":
             own[n] = moved[n]
-    settled = run.done(samples=4, loss=float(step), forward_ns=1000)
+    if args.no_loss:
+        settled = run.done(samples=4, forward_ns=1000)
+    else:
+        settled = run.done(samples=4, loss=float(step), forward_ns=1000)
     if args.arrivals and run.takes == "gradients" and not settled.over:
         # All of it was told of, the last of it perhaps in the same breath as the end, and none of it has changed since.
         take_arrived()
