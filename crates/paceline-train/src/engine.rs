@@ -384,8 +384,7 @@ impl Engine {
     /// Moves messages, waiting for some if there is nothing to do; an error after too long a silence.
     pub fn wait(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
         let (start, applied) = (Instant::now(), self.times.apply);
-        let asked = |gate: &Arc<StepGate>| gate.asked_to_stop(self.generation);
-        if self.outcome.is_none() && self.gate.as_ref().is_some_and(asked) {
+        if self.is_asked_to_stop() {
             return self.stop_here(memory);
         }
         if self.exchange(None, memory)? {
@@ -524,6 +523,10 @@ impl Engine {
     /// The next step's work, once the participant has asked for it; `None` at the end of the run.
     pub fn next_step(&mut self, memory: &mut dyn Memory) -> Result<Option<Begin>, TrainError> {
         loop {
+            // A worker that is left alone waits for nobody, and hears here that others join.
+            if self.is_asked_to_stop() {
+                self.stop_here(memory)?;
+            }
             let over = self.over()?;
             if let Some(begin) = self.begin.take() {
                 return Ok(Some(begin));

@@ -13,9 +13,11 @@ use crate::process::{self, Outcome, last_json};
 
 /// Runs of each part.
 const RUNS: u64 = 20;
-/// Images of MNIST's size, on which a step is mostly computing, and digits (8×8), on which it is mostly exchanging and waiting
-/// for a core.
-pub const PARTS: &[&str] = &["images", "digits"];
+/// Images of MNIST's size, on which a step is mostly computing, and digits (8×8), on which it is mostly exchanging: with as many
+/// workers as there are cores, four at most. `crowded` has four of them on images wherever it is measured.
+pub const PARTS: &[&str] = &["images", "digits", "crowded"];
+/// Workers where there are cores enough.
+const WORKERS: u64 = 4;
 
 /// What lenet is trained on, and for how many steps.
 struct Trains {
@@ -33,15 +35,22 @@ const REGROUP: f64 = 0.005;
 /// What the file says of a worker that comes back.
 const BACK: &str = "back-after-s = 0.3\n";
 
-/// Ways to average, and how many of their ranks may be lost.
-const WAYS: [(&str, u64); 2] = [
-    ("--strategy ps --servers 2 --backup 1 --elastic 2..4", 6),
-    ("--strategy ring-allreduce --elastic 2..4", 4),
-];
+/// Ways to average, and how many servers they have.
+const WAYS: [(&str, u64); 2] =
+    [("--strategy ps --servers 2 --backup 1", 2), ("--strategy ring-allreduce", 0)];
+
+/// The words of each way for so many workers, half of whom are enough, and how many of its ranks may be lost.
+fn ways(workers: u64) -> [(String, u64); 2] {
+    let members = format!("--workers {workers} --elastic {}..{workers}", workers / 2);
+    WAYS.map(|(words, servers)| (format!("{words} {members}"), workers + servers))
+}
 
 /// Predicts runs and makes them.
 pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
-    let trains = if part == PARTS[0] { &IMAGES } else { &DIGITS };
+    let trains = if part == "digits" { &DIGITS } else { &IMAGES };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let workers = if part == "crowded" { WORKERS } else { cores.clamp(2, WORKERS) };
+    let ways = ways(workers);
     let folder = setup.work("survive-predicted");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let calibration = folder.join("calibration.toml");
@@ -50,17 +59,18 @@ pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
     let calm = |verb: &str, words: &str| -> Outcome<f64> {
         number(&last_json(&mut command(setup, verb, trains, words, &calibration))?, "/seconds/train")
     };
-    let calm: Vec<[f64; 2]> = WAYS
+    let calm: Vec<[f64; 2]> = ways
         .iter()
         .map(|(words, _)| Ok::<_, String>([calm("simulate", words)?, calm("train", words)?]))
         .collect::<Outcome<_>>()?;
-    report.runs.extend(WAYS.iter().zip(&calm).map(|((words, _), [predicted, took])| {
+    report.runs.extend(ways.iter().zip(&calm).map(|((words, _), [predicted, took])| {
         json!({"words": words, "revoke": [], "predicted_s": predicted, "took_s": took})
     }));
     let (mut errors, mut pauses) = (Vec::new(), [Vec::new(), Vec::new()]);
     let first = setup.seed.unwrap_or(1);
     for seed in first..first + setup.rounds.unwrap_or(RUNS) {
-        let (words, ranks) = WAYS[seed as usize % WAYS.len()];
+        let (words, ranks) = &ways[seed as usize % ways.len()];
+        let ranks = *ranks;
         let draw = Stream::new(seed, Purpose::Virtual);
         // One loss, or two of different ranks apart from each other: a copy has to be made anew in between.
         let one = draw.below(0, ranks);
@@ -69,13 +79,13 @@ pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
             (from + 0.25 * draw.below(n, 1000) as f64 / 1000.0) * calm[seed as usize % WAYS.len()][1]
         };
         let mut lost = vec![(at(2, 0.1), one)];
-        // Of two servers only one can be lost.
-        if draw.below(3, 2) == 1 && other < 4 {
+        // Of two servers only one can be lost, and of two workers.
+        if draw.below(3, 2) == 1 && other < workers && (workers > 2 || one >= workers) {
             lost.push((at(4, 0.5), other));
         }
         let file = folder.join(format!("revoke-{seed}.toml"));
         // Some workers come back.
-        let back = |rank: u64| if draw.below(5 + rank, 2) == 1 && rank < 4 { BACK } else { "" };
+        let back = |rank: u64| if draw.below(5 + rank, 2) == 1 && rank < workers { BACK } else { "" };
         let entry =
             |(at, rank): &(f64, u64)| format!("[[revoke]]\nat-s = {at}\nrank = {rank}\n{}", back(*rank));
         let entries = lost.iter().map(entry);
@@ -97,7 +107,7 @@ pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
             "took_s": took_s, "predicted_membership": predicted["membership"], "membership": real["membership"]}));
     }
     let claim = format!(
-        "{}: {} runs that lose ranks: error of the predicted total time, mean (pauses: predicted {:.3} s, were {:.3} s)",
+        "{}, {workers} workers: {} runs that lose ranks: error of the predicted total time, mean (pauses: predicted {:.3} s, were {:.3} s)",
         trains.name,
         errors.len(),
         median(&pauses[0]),
@@ -110,19 +120,7 @@ pub fn measure(setup: &Setup, part: &str) -> Outcome<Report> {
 /// `train` or `simulate` with what all of these runs have.
 fn command(setup: &Setup, verb: &str, trains: &Trains, words: &str, calibration: &Path) -> Command {
     let mut command = setup.program();
-    command.args([
-        verb,
-        "--data",
-        trains.data,
-        "--model",
-        "lenet",
-        "--seed",
-        "3",
-        "--workers",
-        "4",
-        "--batch",
-        "32",
-    ]);
+    command.args([verb, "--data", trains.data, "--model", "lenet", "--seed", "3", "--batch", "32"]);
     command.args(["--steps", trains.steps, "--eval-every", "1000000"]).args(words.split(' '));
     match verb {
         "simulate" => command.arg("--quiet").arg("--calibration").arg(calibration),

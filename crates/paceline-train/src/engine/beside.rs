@@ -12,7 +12,6 @@ use super::{Engine, WAIT_OF_MEMBERS};
 use crate::error::TrainError;
 use crate::memory::Memory;
 use crate::meta::{RATE, pack};
-use crate::segment::StepGate;
 
 /// Longest wait beside a computation where its side cannot end the wait.
 const UNWOKEN: Duration = Duration::from_micros(200);
@@ -22,8 +21,7 @@ impl Engine {
     /// computing side has said. Time spent waiting here is nobody's. Whether the run is over.
     pub fn wait_beside(&mut self, wait: Duration, memory: &mut dyn Memory) -> Result<bool, TrainError> {
         self.poll(memory)?;
-        let asked = |gate: &Arc<StepGate>| gate.asked_to_stop(self.generation);
-        if self.outcome.is_none() && self.gate.as_ref().is_some_and(asked) {
+        if self.is_asked_to_stop() {
             self.stop_here(memory)?;
         }
         if self.outcome.is_some() {

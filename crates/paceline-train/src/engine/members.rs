@@ -62,6 +62,12 @@ impl Engine {
         self.participant.standing()
     }
 
+    /// Whether the members of this generation were asked to say where they stand.
+    pub(super) fn is_asked_to_stop(&self) -> bool {
+        let asked = |gate: &Arc<StepGate>| gate.asked_to_stop(self.generation);
+        self.outcome.is_none() && self.gate.as_ref().is_some_and(asked)
+    }
+
     /// Stops the participant where it is, as if it had lost a peer.
     pub fn stop_here(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
         (self.leaving, self.begin) = (0, None);

@@ -176,6 +176,23 @@ fn too_few_workers_wait_for_those_that_come_back() {
     assert_eq!((&change["lost"], &change["joined"]), (&members, &members), "{change}");
 }
 
+/// A worker that is alone waits for nobody: it must look up between its steps, or whoever comes back waits until the end.
+#[test]
+fn a_worker_that_is_left_alone_goes_on_with_those_that_come_back() {
+    // Each step rests for a hundred times as long as its pass takes.
+    let words = "--quiet --workers 2 --batch 8 --straggler rank=0,factor=100 --steps 500";
+    let scene = Scene::new();
+    let file = scene.file("revoke.toml", &revoke(0.2, 1, "back-after-s = 0.1"));
+    let ran = scene.run(&format!("train --json {words} --elastic 1..2 --revoke {file}"), &[]);
+    let told = scene.after(&ran, "ok");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let changed = told.last().unwrap();
+    same(changed, &result(&format!("train --no-record {words}")), "left alone");
+    let joined = &changed["membership"][1];
+    assert_eq!(joined["joined"], Value::from(vec![1]), "{changed}");
+    assert!(joined["step"].as_u64().unwrap() < 500, "{changed}");
+}
+
 #[test]
 fn a_file_of_revocations_that_cannot_be_is_refused_with_the_reason() {
     let scene = Scene::new();
