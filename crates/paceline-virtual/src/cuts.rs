@@ -15,9 +15,7 @@ impl Calibration {
         let cost = |(f, b): (f64, f64)| LayerCost { forward: (1e9 * f) as u64, backward: (1e9 * b) as u64 };
         Some(self.layer_seconds(key, layers)?.into_iter().map(cost).collect())
     }
-}
 
-impl Calibration {
     /// The same of a network that is registered by this name, or described by this text, with one thread; else what is missing.
     pub fn costs_of(
         &self,
