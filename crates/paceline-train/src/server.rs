@@ -149,9 +149,6 @@ impl<'a> Server<'a> {
         let own = job.setup.of_stage(job.setup.stage_of(job.rank));
         let numbers = own.params;
         let refused = |source| TrainError::Memory { numbers, source };
-        let mut params = Allocator::Private.zeros(numbers).map_err(refused)?;
-        params.copy_from_slice(job.start);
-        update.freeze(job.frozen, &params);
         let participant = participant(job.strategy, &setup, rank, control.segment);
         let links = job.strategy.links_of(&setup, rank);
         let mut engine = Engine::new(participant, transport, links, setup.world());
@@ -168,6 +165,9 @@ impl<'a> Server<'a> {
             // Workers that wait for a verdict are silent.
             engine.be_patient(VERDICT);
         }
+        let mut params = allocator(lends_params(job, &setup, &engine)).zeros(numbers).map_err(refused)?;
+        params.copy_from_slice(job.start);
+        update.freeze(job.frozen, &params);
         let mut scratch = Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?;
         if let Some(part) = control.restored.take() {
             let shard = own.shards()[(job.rank - job.setup.workers) / job.setup.stage_count()].clone();
@@ -179,7 +179,6 @@ impl<'a> Server<'a> {
         // A server's phases are all its engine's.
         let clock = Clock::default();
         let grads = positions(&setup, rank, numbers, &engine).map_err(refused)?;
-        lend_sums(&grads, &setup, &mut engine)?;
         let mut server = Self {
             steps: Steps::begin(&clock, &engine.times),
             // What workers push while peers are greeted is applied at the start, and looked at like everything else.
@@ -197,6 +196,7 @@ impl<'a> Server<'a> {
             clock,
             begun: false,
         };
+        server.lend_to_peers()?;
         server.show_optimiser();
         server.count_updates();
         Ok(server)
@@ -390,7 +390,7 @@ impl<'a> Server<'a> {
                 Err(error) => return Err(error),
             }
         }
-        lend_sums(&self.grads, &self.setup, &mut self.engine)?;
+        self.lend_to_peers()?;
         self.show_optimiser();
         self.count_updates();
         let (engine, mut memory) = self.parts();
@@ -409,15 +409,34 @@ fn positions(
     engine: &Engine,
 ) -> std::io::Result<Vec<TensorStorage>> {
     let count = setup.membership.as_ref().map_or(1, |_| setup.positions(rank).len().max(1));
-    let allocator = if engine.lends() && setup.backups() { Allocator::Shared } else { Allocator::Private };
-    (0..count).map(|_| allocator.zeros(numbers)).collect()
+    (0..count).map(|_| allocator(lends_sums(setup, engine)).zeros(numbers)).collect()
 }
 
-/// Lets backups read sums where they lie: a sum is left alone until its backup has made the update.
-fn lend_sums(grads: &[TensorStorage], setup: &Setup, engine: &mut Engine) -> Result<(), TrainError> {
-    if !(engine.lends() && setup.backups()) {
-        return Ok(());
+fn allocator(lent: bool) -> Allocator {
+    if lent { Allocator::Shared } else { Allocator::Private }
+}
+
+/// Whether workers read parameters where they lie: these do not change before all of them have taken them.
+fn lends_params(job: &Job<'_>, setup: &Setup, engine: &Engine) -> bool {
+    engine.lends() && job.strategy.lends(setup)
+}
+
+/// Whether backups read sums where they lie: a sum is left alone until its backup has made the update.
+fn lends_sums(setup: &Setup, engine: &Engine) -> bool {
+    engine.lends() && setup.backups()
+}
+
+impl Server<'_> {
+    /// Lets peers read what they take from here.
+    fn lend_to_peers(&mut self) -> Result<(), TrainError> {
+        let Self { job, setup, engine, params, grads, .. } = self;
+        if lends_params(job, setup, engine) {
+            engine.lend(Buf::Param, params)?;
+        }
+        if lends_sums(setup, engine) {
+            let buffer = |n: usize| if n == 0 { Buf::Grad } else { Buf::HostedGrad(n as u16) };
+            grads.iter().enumerate().try_for_each(|(n, grads)| engine.lend(buffer(n), grads))?;
+        }
+        Ok(())
     }
-    let buffer = |n: usize| if n == 0 { Buf::Grad } else { Buf::HostedGrad(n as u16) };
-    grads.iter().enumerate().try_for_each(|(n, grads)| engine.lend(buffer(n), grads))
 }

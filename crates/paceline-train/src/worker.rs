@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
         }
         let numbers = source.layout().params;
         let refused = |source| TrainError::Memory { numbers, source };
-        let lends = engine.lends() && (stages.is_some() || job.strategy.lends(setup.coder));
+        let lends = engine.lends() && job.strategy.lends(&setup);
         let allocator = if lends { Allocator::Shared } else { Allocator::Private };
         let (params, grads) = source.buffers(setup.positions(rank).len(), allocator).map_err(refused)?;
         let crossings = stages.map(|all| Crossings::new(all, &all.stages[setup.stage_of(rank)], allocator));

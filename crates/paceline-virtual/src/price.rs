@@ -247,8 +247,7 @@ pub(crate) fn costs_of(
     let at_once = cores_in_use(placed, &layout, calibration, terms);
     let work = work(placed, setup.coder, calibration, params, at_once);
     // Emulated links keep what is under way.
-    let lent = setup.stages.is_some() || placed.strategy.lends(setup.coder);
-    let lends = kind.lends && lent && placed.network.is_none();
+    let lends = kind.lends && placed.strategy.lends(setup) && placed.network.is_none();
     let (transport, byte) = match TransportCost::lent(kind, calibration).filter(|_| lends) {
         // What was measured includes taking a body in, which is work of its own here: both ends share the rest.
         Some(lent) => (lent.clone(), (lent.ns_per_byte(sent) - work.copy / 8.0).max(0.0)),

@@ -61,6 +61,8 @@ pub struct StreamOptions {
     pub own_core: bool,
     /// Whether it has another core for each of them, so that a second thread may read long messages.
     pub spare_core: bool,
+    /// How long a wait may leave its core to others, at most, before it sleeps.
+    pub yielding: Duration,
 }
 
 impl Default for StreamOptions {
@@ -71,6 +73,7 @@ impl Default for StreamOptions {
             handshake: Duration::from_secs(1),
             own_core: false,
             spare_core: false,
+            yielding: Duration::MAX,
         }
     }
 }
@@ -251,7 +254,10 @@ impl Spin {
     /// What suits a medium.
     pub(crate) fn of<M: Medium>(options: &StreamOptions) -> Self {
         let busy = options.own_core && !M::OWN_THREAD;
-        Self { busy: if busy { OWN_CORE_SPIN } else { Duration::ZERO }, yielding: M::SPIN }
+        Self {
+            busy: if busy { OWN_CORE_SPIN } else { Duration::ZERO },
+            yielding: M::SPIN.min(options.yielding),
+        }
     }
 }
 

@@ -152,10 +152,12 @@ pub struct Protocols {
 }
 
 impl Strategy {
-    /// Whether bodies may stay in their sender's memory until the receiver has taken them in: along an exact path, whoever
-    /// sends waits for its receiver anyway. Elsewhere nobody slow may hold others up, and codes are short.
-    pub fn lends(&self, coder: Option<Coder>) -> bool {
-        self.path.is_some() && coder.is_none()
+    /// Whether bodies may stay in their sender's memory until the receiver has taken them in: where the sender waits for its
+    /// receiver anyway, which is along an exact path, between stages, and between workers and servers under bsp. Elsewhere
+    /// nobody slow may hold others up, and codes are short.
+    pub fn lends(&self, setup: &Setup) -> bool {
+        let waited_for = self.path.is_some() || self.servers && setup.sync.is_bsp();
+        setup.stages.is_some() || waited_for && setup.coder.is_none()
     }
 }
 
@@ -419,4 +421,29 @@ fn ring_links(setup: &Setup, rank: Rank) -> Vec<Rank> {
     links.dedup();
     links.retain(|&peer| peer != rank);
     links
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_lent_where_their_sender_waits_for_their_receiver() {
+        let protocols = Protocols::default();
+        let bsp = Setup::new(2, 2, 100, 1);
+        let asp = Setup { sync: protocols.consistency("asp", &Options::default(), 10), ..bsp.clone() };
+        let coder = codec::CODECS.iter().map(Coder::new).find(|coder| coder.codec.name == "fp16");
+        let coded = Setup { coder, ..bsp.clone() };
+        assert!(coded.coder.is_some() && !asp.sync.is_bsp());
+        for (name, setup, lends) in [
+            ("ring-allreduce", &bsp, true),
+            ("ring-allreduce", &coded, false),
+            ("ps", &bsp, true),
+            ("ps", &coded, false),
+            ("ps", &asp, false),
+            ("stepwise", &bsp, false),
+        ] {
+            assert_eq!(find(name).unwrap().lends(setup), lends, "{name} {:?}", setup.coder);
+        }
+    }
 }
