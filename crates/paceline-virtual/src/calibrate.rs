@@ -56,7 +56,7 @@ const FULL: Effort = Effort {
     batches: &[8, 64, 256],
     models: &["softmax", "mlp", "lenet", "resnet20", "resnet32"],
     rounds: 9,
-    sharing: 4,
+    sharing: 5,
     apart: Duration::from_secs(8),
     exchange_s: 0.015,
 };

@@ -311,12 +311,16 @@ fn hosts(
 ) -> Vec<Host> {
     let threads = placed.threads as f64;
     let ranks = ranks_of_machines(placed, layout, terms);
+    let workers = ranks_of_machines(placed, &layout[..placed.workers.min(layout.len())], terms);
     let slowdown = |host: usize, cores: usize| {
         measured.map(|measured| {
             // A pass was measured with its threads alone on the machine.
             let alone = measured.slowdown(threads, cores, beginning);
-            let slower =
-                |n: usize| (measured.slowdown(n as f64 * threads, cores, beginning) / alone).max(1.0);
+            let of = |n: usize, beginning| measured.slowdown(n as f64 * threads, cores, beginning);
+            // Workers begin together; servers come in between, whenever there is something for them to do.
+            let together = |n: usize| n.min(workers[host].max(1));
+            let besides = |n: usize| of(n, StartPattern::Apart) / of(together(n), StartPattern::Apart);
+            let slower = |n: usize| (of(together(n), beginning) * besides(n) / alone).max(1.0);
             (1..=ranks[host]).map(slower).collect()
         })
     };

@@ -1,5 +1,6 @@
 //! How much slower ranks are that share the cores: each by itself, or all in step. Two busy cores of a virtual machine hold
-//! each other up by nothing in one minute and by a tenth in another: rounds are spread, as those of messages are.
+//! each other up by nothing in one minute and by a tenth in another: rounds are spread, as those of messages are. While each rank
+//! has a core, a pass that took much longer was disturbed by something else: medians leave it out.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use paceline_nn::Graph;
 use paceline_nn::models::Model;
 use paceline_registry::Registry;
-use paceline_statistics::mean;
+use paceline_statistics::{mean, median};
 
 use super::rounds::RoundSchedule;
 use super::{Effort, Samples, Subject};
@@ -96,7 +97,7 @@ impl SharedCores {
         let in_step = |subject: MakeSubject<'_, '_>| {
             relative(counts, &|count| together(subject, window, count, count <= cores))
         };
-        self.apart.push(relative(counts, &|count| apart(&short, window, count)));
+        self.apart.push(relative(counts, &|count| apart(&short, window, count, count <= cores)));
         self.in_step.push(in_step(&short));
         self.in_step_long.push(in_step(&long));
         self.rounds.count();
@@ -115,9 +116,10 @@ pub(super) fn of_pass(
     }
     let window = window / OF_PASS as u32;
     let cores = available_parallelism().map_or(1, usize::from);
+    let enough = |count: usize| count * threads <= cores;
     let round = |_| {
-        let apart = relative(counts, &|count| apart(subject, window, count));
-        (apart, relative(counts, &|count| together(subject, window, count, count * threads <= cores)))
+        let apart = relative(counts, &|count| apart(subject, window, count, enough(count)));
+        (apart, relative(counts, &|count| together(subject, window, count, enough(count))))
     };
     let (apart, in_step): (Vec<_>, Vec<_>) = (0..OF_PASS).map(round).unzip();
     let sharing = |(i, &processes): (usize, &usize)| CoreSharing {
@@ -129,19 +131,25 @@ pub(super) fn of_pass(
     counts.iter().enumerate().map(sharing).collect()
 }
 
-/// What came of all rounds for one of the counts.
+/// What came of all rounds for one of the counts: the median, between the fastest and the slowest round.
 fn of_count(rounds: &[Vec<f64>], i: usize) -> MedianEstimate {
-    MedianEstimate::of_rounds(&rounds.iter().map(|round| round[i]).collect::<Vec<_>>())
+    let of_rounds: Vec<f64> = rounds.iter().map(|round| round[i]).collect();
+    MedianEstimate { median: median(&of_rounds), ..MedianEstimate::of_rounds(&of_rounds) }
 }
 
-/// Times of so many ranks, relative to those of one.
-fn relative(counts: &[usize], times: &dyn Fn(usize) -> Vec<f64>) -> Vec<f64> {
-    let alone = mean(&times(1));
-    counts.iter().map(|&count| if count == 1 { 1.0 } else { mean(&times(count)) / alone }).collect()
+/// The time of so many ranks, relative to that of one.
+fn relative(counts: &[usize], time: &dyn Fn(usize) -> f64) -> Vec<f64> {
+    let alone = time(1);
+    counts.iter().map(|&count| if count == 1 { 1.0 } else { time(count) / alone }).collect()
 }
 
-/// The mean pass of each of `count` ranks that go on by themselves.
-fn apart(subject: MakeSubject<'_, '_>, window: Duration, count: usize) -> Vec<f64> {
+/// The usual one of several times: where ranks take turns on the `cores`, few passes take much longer, and count.
+fn usual(times: &[f64], cores: bool) -> f64 {
+    if cores { median(times) } else { mean(times) }
+}
+
+/// The usual pass of `count` ranks that go on by themselves.
+fn apart(subject: MakeSubject<'_, '_>, window: Duration, count: usize, cores: bool) -> f64 {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let rank = || {
@@ -156,15 +164,20 @@ fn apart(subject: MakeSubject<'_, '_>, window: Duration, count: usize) -> Vec<f6
         let ranks: Vec<_> = (0..count).map(|_| scope.spawn(rank)).collect();
         std::thread::sleep(window);
         over.store(true, Ordering::Relaxed);
-        // Means: where ranks take turns, few passes take much longer.
-        ranks.into_iter().map(|rank| mean(&rank.join().expect("a rank does not panic"))).collect()
+        let of = |passes: Vec<f64>| usual(&passes, cores);
+        mean(
+            &ranks
+                .into_iter()
+                .map(|rank| of(rank.join().expect("a rank does not panic")))
+                .collect::<Vec<_>>(),
+        )
     })
 }
 
-/// Times from when the first of `count` ranks begins its pass until the last has done its own, again and again. How long it
+/// The usual time from when the first of `count` ranks begins its pass until the last has done its own, again and again. How long it
 /// takes them to wait for each other does not count: that is what messages cost. `cores` says whether there are enough
 /// for all.
-fn together(subject: MakeSubject<'_, '_>, window: Duration, count: usize, cores: bool) -> Vec<f64> {
+fn together(subject: MakeSubject<'_, '_>, window: Duration, count: usize, cores: bool) -> f64 {
     let (over, line) = (AtomicBool::new(false), StartLine::new(count, cores));
     let passes: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
         let rank = || {
@@ -193,7 +206,7 @@ fn together(subject: MakeSubject<'_, '_>, window: Duration, count: usize, cores:
         let end = passes.iter().map(|rank| rank[i].1).max();
         end.zip(begin).map_or(0.0, |(end, begin)| (end - begin).as_secs_f64())
     };
-    (WARM_UP..passes[0].len()).map(round).collect()
+    usual(&(WARM_UP..passes[0].len()).map(round).collect::<Vec<_>>(), cores)
 }
 
 /// Where ranks wait for each other: awake, so that all go on at once, where each has a core.
@@ -227,6 +240,13 @@ impl StartLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disturbed_round_or_pass_counts_only_where_ranks_take_turns() {
+        let rounds = [[1.0, 1.1], [1.0, 14.7], [1.0, 1.2]].map(Vec::from);
+        assert_eq!(of_count(&rounds, 1), MedianEstimate { median: 1.2, low: 1.1, high: 14.7 });
+        assert_eq!([usual(&[1.0, 1.0, 7.0], true), usual(&[1.0, 1.0, 7.0], false)], [1.0, 3.0]);
+    }
 
     #[test]
     fn ranks_leave_a_start_line_when_all_have_come_and_not_before() {
