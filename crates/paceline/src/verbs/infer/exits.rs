@@ -49,12 +49,13 @@ fn transports() -> clap::builder::PossibleValuesParser {
 pub fn answer(
     threshold: f64,
     flags: &ExitFlags,
+    [batches, threads]: [Vec<usize>; 2],
     plan: Plan,
     folders: Folders,
     weights: Option<String>,
     show: Show,
 ) -> Result<(), Failure> {
-    let task = ExitTask { plan, folders: folders.0, threshold, lost: flags.lost.clone() };
+    let task = ExitTask::new(plan, folders.0, threshold, flags.lost.clone(), [&batches, &threads])?;
     let run = DistributedExits { task, transport: flags.transport.clone(), network: flags.network };
     let mut answered = run.answer(&program()?, &|line| show.note(line))?;
     answered.evaluated.weights = weights.or(answered.evaluated.weights);
