@@ -115,7 +115,7 @@ fn what_cannot_be_answered_is_refused_in_words() {
         ),
         ("infer --model ddnn --exits 0.5 --threads 1,2", 2, "--threads 1,2 with --exits"),
         (
-            "infer --model ddnn --data digits --exits 0.5 --batch 4096",
+            "infer --model ddnn --data views --exits 0.5 --batch 4096",
             2,
             "--batch 4096 with --exits: a message holds",
         ),
