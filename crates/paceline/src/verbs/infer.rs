@@ -62,7 +62,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let weights = args.run.as_ref().map(|run| format!("run {run}"));
     let [batches, threads] =
         [&args.batch, &args.threads].map(|all| all.iter().map(|n| *n as usize).collect());
-    if let Some(threshold) = args.exits.threshold() {
+    if let Some(threshold) = args.exits.threshold {
         return exits::answer(threshold, &args.exits, [batches, threads], plan, folders, weights, show);
     }
     measure(InferRequest { plan, folders, batches, threads, seconds: args.seconds, weights }, show)
