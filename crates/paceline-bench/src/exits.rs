@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exchange::{Account, Bench, BenchProgram, PATIENCE, RankPart, Task};
 
-/// Samples of a batch.
+/// Samples of a batch, unless others are asked for or a message holds fewer.
 const BATCH: usize = 64;
 
 /// What is sent, as counted: scores, features, and which samples stay open.
@@ -42,6 +42,10 @@ pub struct ExitTask {
     pub threshold: f64,
     /// Devices whose view is blank.
     pub lost: Vec<usize>,
+    /// Samples that are answered together; none: as many as usual.
+    pub batch: Option<usize>,
+    /// Threads of each rank.
+    pub threads: usize,
 }
 
 /// Answers over a transport.
@@ -89,6 +93,10 @@ pub struct ExitRun {
     pub processes: bool,
     /// Samples that were answered.
     pub samples: usize,
+    /// Samples that were answered together.
+    pub batch: usize,
+    /// Threads that each rank computed with.
+    pub threads: usize,
     /// From the first batch to the last answer, by the last tier's clock.
     pub seconds: f64,
     /// Samples whose exit, class or entropy is not, bit for bit, that of the evaluation in one process.
@@ -118,21 +126,22 @@ pub struct AnsweredExits {
 impl DistributedExits {
     /// Answers the test split in this process, then tier by tier; `tell` gets a line before each.
     pub fn answer(&self, by: &BenchProgram<'_>, tell: &dyn Fn(&str)) -> Result<AnsweredExits, LaunchError> {
-        let ExitTask { plan, folders, threshold, lost } = &self.task;
+        let ExitTask { plan, folders, threshold, lost, threads, .. } = &self.task;
         let model = ExitModel::load(plan, folders, by.registries)?;
         let devices = model.tiers.devices;
         if let Some(&device) = lost.iter().find(|device| **device >= devices) {
             let model = plan.model.clone();
             return Err(TrainError::NoSuchDevice { device, model, last: devices - 1 }.into());
         }
-        let request = ExitRequest { plan, model: &model, threshold: *threshold, threads: 1 };
+        let (batch, threads) = (self.task.batch(&model)?, *threads);
+        let request = ExitRequest { plan, model: &model, threshold: *threshold, batch, threads };
         let (evaluated, mut answers) = request.evaluate(tell)?;
         if !lost.is_empty() {
             answers = request.without(lost)?;
         }
         let above = model.tiers.upper().len();
         tell(&format!("the same over {}: {devices} devices and {above} tiers above them", self.transport));
-        let distributed = self.run(&model, &answers, by)?;
+        let distributed = self.run(&model, batch, &answers, by)?;
         Ok(AnsweredExits { evaluated, lost: lost.clone(), distributed })
     }
 
@@ -140,6 +149,7 @@ impl DistributedExits {
     fn run(
         &self,
         model: &ExitModel,
+        batch: usize,
         wanted: &ExitAnswers,
         by: &BenchProgram<'_>,
     ) -> Result<ExitRun, LaunchError> {
@@ -156,10 +166,11 @@ impl DistributedExits {
         };
         let accounts = bench.accounts(by)?;
         let mut answered: BTreeMap<usize, (usize, ExitAnswer)> = BTreeMap::new();
-        let mut traffic = Vec::new();
+        let (mut traffic, mut threads) = (Vec::new(), 0);
         for (rank, (account, numbers)) in accounts.iter().enumerate() {
             let words: Vec<u32> = numbers.iter().map(|n| n.to_bits()).collect();
-            let (counts, answers) = words.split_at(2 * KINDS + 1);
+            let (counts, answers) = words.split_at(2 * KINDS + 2);
+            threads = threads.max(counts[2 * KINDS + 1] as usize);
             let bytes = |kind: usize| u64::from(counts[2 * kind]) | u64::from(counts[2 * kind + 1]) << 32;
             for answer in answers.chunks_exact(4) {
                 let entropy = f64::from_bits(u64::from(answer[2]) | u64::from(answer[3]) << 32);
@@ -189,9 +200,11 @@ impl DistributedExits {
             network: self.network.map(|network| network.to_string()),
             processes: by.registries.transports.find(&self.transport).is_some_and(|kind| kind.mesh.is_none()),
             samples: answered.len(),
+            batch,
+            threads,
             seconds: accounts.iter().map(|(account, _)| account.train_s).fold(0.0, f64::max),
             different: (0..samples).filter(|i| !same(i)).count(),
-            formula_bytes: self.formula(model, wanted),
+            formula_bytes: self.formula(model, batch, wanted),
             body_bytes: devices.iter().map(TierTraffic::body_bytes).sum(),
             header_bytes: devices.iter().map(|device| device.header_bytes).sum(),
             tiers: traffic,
@@ -200,12 +213,12 @@ impl DistributedExits {
 
     /// Bytes of bodies of all devices: each hands on its scores of every sample, and what a tier reads of those that are
     /// open there.
-    fn formula(&self, model: &ExitModel, wanted: &ExitAnswers) -> u64 {
+    fn formula(&self, model: &ExitModel, size: usize, wanted: &ExitAnswers) -> u64 {
         let (tiers, samples) = (&model.tiers, model.dataset.test.len());
         let at: Vec<usize> = (0..samples).map(|i| wanted.leaving(i, self.task.threshold).0).collect();
         let mut total = 0;
         for upper in 0..tiers.upper().len() {
-            for batch in at.chunks(batch(model)) {
+            for batch in at.chunks(size) {
                 let open = batch.iter().filter(|tier| **tier >= upper).count();
                 let edges = (0..tiers.devices).flat_map(|device| tiers.from_device(device, upper));
                 total += edges.map(|edge| edge.bytes(open) as u64).sum::<u64>();
@@ -218,14 +231,15 @@ impl DistributedExits {
 impl ExitRun {
     /// For people.
     pub fn text(&self) -> String {
-        let Self { transport, network, samples, seconds, different, .. } = self;
+        let Self { transport, network, samples, batch, threads, seconds, different, .. } = self;
         let ranks = if self.processes { "processes" } else { "threads" };
         let network =
             network.as_ref().map_or(String::new(), |network| format!(", emulated links of {network}"));
         let mut text = format!(
-            "\n{} {ranks} over {transport}{network}: {samples} samples in {seconds:.2} s; {different} of them answered \
-             differently than in one process\n\n",
-            self.tiers.len()
+            "\n{} {ranks} of {threads} thread{} over {transport}{network}: {samples} samples, {batch} at once, in \
+             {seconds:.2} s; {different} of them answered differently than in one process\n\n",
+            self.tiers.len(),
+            if *threads == 1 { "" } else { "s" }
         );
         text += &format!(
             "{:<10} {:>14} {:>16} {:>17} {:>10} {:>14}\n",
@@ -255,23 +269,53 @@ impl ExitRun {
     }
 }
 
-/// Samples of a batch: as many as a message holds of every value.
-fn batch(model: &ExitModel) -> usize {
-    let edges = model.tiers.upper().iter().flat_map(|tier| &tier.reads);
-    edges.map(|edge| (MESSAGE / edge.size).clamp(1, BATCH)).min().unwrap_or(BATCH)
-}
-
 /// Whom a rank talks with: everybody.
 pub(crate) fn links(world: usize, rank: usize) -> Vec<usize> {
     (0..world).filter(|other| *other != rank).collect()
 }
 
 impl ExitTask {
+    /// A task of one batch size and one number of threads, if any are given of each.
+    pub fn new(
+        plan: Plan,
+        folders: Vec<PathBuf>,
+        threshold: f64,
+        lost: Vec<usize>,
+        [batches, threads]: [&[usize]; 2],
+    ) -> Result<Self, TrainError> {
+        let one = |flag: &'static str, given: &[usize]| match given {
+            [] => Ok(None),
+            [number] => Ok(Some(*number)),
+            more => {
+                let value = more.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+                let problem = "the test split is answered once, not measured for each number".into();
+                Err(TrainError::ExitFlag { flag, value, problem })
+            }
+        };
+        let (batch, threads) = (one("batch", batches)?, one("threads", threads)?.unwrap_or(1));
+        Ok(Self { plan, folders, threshold, lost, batch, threads })
+    }
+
+    /// Samples of a batch: a message holds every value of all of them.
+    fn batch(&self, model: &ExitModel) -> Result<usize, TrainError> {
+        let edges = model.tiers.upper().iter().flat_map(|tier| &tier.reads);
+        let most = edges.map(|edge| (MESSAGE / edge.size).max(1)).min().unwrap_or(usize::MAX);
+        match self.batch {
+            None => Ok(most.min(BATCH)),
+            Some(batch) if batch <= most => Ok(batch),
+            Some(batch) => {
+                let model = &self.plan.model;
+                let problem = format!("a message holds what the tiers of {model} hand on of {most} samples");
+                Err(TrainError::ExitFlag { flag: "batch", value: batch.to_string(), problem })
+            }
+        }
+    }
+
     pub(crate) fn play(&self, part: RankPart<'_>) -> Result<Account, TrainError> {
         let model = ExitModel::load(&self.plan, &self.folders, part.registries)?;
         let (rank, world) = (part.rank, model.tiers.tiers.len());
-        let size = batch(&model);
-        let compute = Arc::new(Compute::new(1, false));
+        let size = self.batch(&model)?;
+        let compute = Arc::new(Compute::new(self.threads, false));
         let network = model.network(&model.tiers.tiers[rank].part, size, &compute);
         let post = Post::new(part.transport, world);
         let mut tier = TierRank { task: self, model: &model, rank, size, network, post, answers: Vec::new() };
@@ -284,7 +328,7 @@ impl ExitTask {
         tier.post.finish()?;
         let halves = |number: u64| [number as u32, (number >> 32) as u32];
         let mut words: Vec<u32> = tier.post.bytes.iter().flat_map(|bytes| halves(*bytes)).collect();
-        words.push(tier.post.messages as u32);
+        words.extend([tier.post.messages as u32, compute.pool.threads() as u32]);
         for (sample, answer) in &tier.answers {
             words.extend([*sample as u32, u32::from(answer.class)]);
             words.extend(halves(answer.entropy.to_bits()));

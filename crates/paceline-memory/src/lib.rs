@@ -12,5 +12,5 @@
 mod mapping;
 mod storage;
 
-pub use mapping::Mapping;
+pub use mapping::{Mapping, TensorPart};
 pub use storage::{Allocator, TensorStorage};

@@ -3,8 +3,10 @@
 #![allow(unsafe_code, reason = "maps memory, which other processes may have too")]
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -118,6 +120,45 @@ impl Mapping {
     pub(crate) fn numbers_mut(&mut self) -> &mut [f32] {
         // SAFETY: as above, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().cast(), self.len / size_of::<f32>()) }
+    }
+
+    /// The numbers in parts of `len`, one behind the other. What is left over at the end belongs to nobody.
+    pub(crate) fn into_parts(self, len: usize) -> impl Iterator<Item = TensorPart> {
+        let count = (self.len / size_of::<f32>()).checked_div(len).unwrap_or(0);
+        let pages = Arc::new(self);
+        (0..count).map(move |part| TensorPart { pages: Arc::clone(&pages), start: part * len, len })
+    }
+}
+
+/// Consecutive numbers of pages, lent apart from the others: those are other parts'.
+pub struct TensorPart {
+    /// Only parts have these pages, each its own numbers of them.
+    pages: Arc<Mapping>,
+    start: usize,
+    len: usize,
+}
+
+impl Deref for TensorPart {
+    type Target = [f32];
+
+    #[inline]
+    fn deref(&self) -> &[f32] {
+        // SAFETY: as for `Mapping::numbers`; `into_parts` gave these numbers, which are within the pages, to this part alone.
+        unsafe {
+            let first = self.pages.base.as_ptr().cast_const().cast::<f32>().add(self.start);
+            std::slice::from_raw_parts(first, self.len)
+        }
+    }
+}
+
+impl DerefMut for TensorPart {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [f32] {
+        // SAFETY: as above, and `self` is borrowed alone.
+        unsafe {
+            let first = self.pages.base.as_ptr().cast::<f32>().add(self.start);
+            std::slice::from_raw_parts_mut(first, self.len)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, TensorPart};
 
 /// Who makes the memory of a rank's tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,12 @@ impl TensorStorage {
             false => Err(format!("expected shared memory of {numbers} numbers, found {len} bytes")),
         })?;
         Ok(Self { pages: Some(pages), file: Some(Arc::new(file)) })
+    }
+
+    /// The numbers in parts of `len`, to be lent apart from each other; what is left over at the end belongs to nobody.
+    /// From now on this has the descriptor alone.
+    pub fn take_parts(&mut self, len: usize) -> Vec<TensorPart> {
+        self.pages.take().map_or_else(Vec::new, |pages| pages.into_parts(len).collect())
     }
 
     /// The descriptor by which others map the same numbers, if they are shared.
@@ -132,6 +138,29 @@ mod tests {
         let done = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&done.stdout).trim(), "3fc00000", "{done:?}");
         assert_eq!(ours[0], 1.5);
+    }
+
+    #[test]
+    fn parts_are_lent_apart_from_each_other_and_others_map_them_as_one() {
+        for allocator in [Allocator::Private, Allocator::Shared] {
+            let mut whole = allocator.zeros(11).unwrap();
+            let file = whole.descriptor().map(|file| file.try_clone_to_owned().unwrap());
+            let mut parts = whole.take_parts(4);
+            assert!(whole.is_empty() && whole.take_parts(4).is_empty());
+            let [first, second] = &mut parts[..] else { panic!("two parts of 4 in 11 numbers") };
+            first.fill(1.0);
+            // Both are borrowed at once.
+            second.copy_from_slice(first);
+            second[0] = 2.0;
+            assert_eq!((&first[..], &second[..]), (&[1.0; 4][..], &[2.0, 1.0, 1.0, 1.0][..]));
+            if let Some(file) = file {
+                let theirs = TensorStorage::open(file, 11).unwrap();
+                assert_eq!(theirs[..], [1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
+            }
+            parts.remove(0);
+            assert_eq!(parts[0][..], [2.0, 1.0, 1.0, 1.0], "the pages stay as long as any of their parts");
+        }
+        assert!(Allocator::Private.zeros(3).unwrap().take_parts(0).is_empty());
     }
 
     #[test]

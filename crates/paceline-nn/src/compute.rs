@@ -35,6 +35,56 @@ impl Compute {
     }
 }
 
+/// Memory of a caller's, which a network works on during a pass.
+pub type OuterMemory<T> = Box<dyn DerefMut<Target = [T]> + Send + Sync>;
+
+/// Memory for a value or its gradient: the network's own, or the caller's where it goes over a cut.
+pub(crate) enum ValueMemory<T> {
+    Own(Buffer<T>),
+    Outer(OuterMemory<T>),
+}
+
+impl<T: Real> ValueMemory<T> {
+    pub fn new(len: usize) -> Self {
+        Self::Own(Buffer::new(len))
+    }
+
+    /// Room for a caller's memory.
+    pub fn outer() -> Self {
+        Self::Outer(Box::new(Vec::new()))
+    }
+
+    /// Exchanges the caller's memory.
+    ///
+    /// # Panics
+    /// If this is the network's own.
+    pub fn swap(&mut self, memory: &mut OuterMemory<T>) {
+        let Self::Outer(own) = self else {
+            panic!("a value that goes over a cut of a network with outer memory")
+        };
+        std::mem::swap(own, memory);
+    }
+}
+
+impl<T> Deref for ValueMemory<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Own(memory) => memory,
+            Self::Outer(memory) => memory,
+        }
+    }
+}
+
+impl<T> DerefMut for ValueMemory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Own(memory) => memory,
+            Self::Outer(memory) => memory,
+        }
+    }
+}
+
 /// Memory that starts on a cache line, so that vectors do not straddle two of them.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer<T> {

@@ -70,7 +70,8 @@ pub struct EarlyExit {
     pub weight: f64,
 }
 
-/// What a training pass needs for each sample, in numbers: without parameters, gradients and scratch.
+/// What a training pass needs for each sample, in numbers: without parameters, gradients, scratch and what
+/// goes over cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassMemory {
     /// What forward leaves for backward (activations, and what layers keep besides), for each slot.

@@ -40,7 +40,7 @@ mod shape;
 mod summary;
 mod tiers;
 
-pub use compute::Compute;
+pub use compute::{Compute, OuterMemory};
 pub use graph::{EarlyExit, Graph, Node, PassMemory, ShapeError, Tensor, ValueId};
 pub use layers::Pass;
 pub use loss::{Outcome, Targets};

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::compute::{Buffer, Compute};
+use crate::compute::{Buffer, Compute, OuterMemory, ValueMemory};
 use crate::gradient_plan::{GradientPlan, Hop};
 use crate::graph::{Graph, ValueId};
 use crate::layers::{Backward, Forward, InputGradient, Layer, Pass, Place};
@@ -26,15 +26,15 @@ pub struct Network<T: Real> {
     /// Numbers that each layer keeps of a sample in a slot.
     saved: Vec<usize>,
     plan: GradientPlan,
-    /// Memory for the values' gradients, shared between values that are not alive at once.
-    gradients: Vec<Buffer<T>>,
+    /// Memory for the values' gradients: of those that go over a cut, then what the others share that are not alive at once.
+    gradients: Vec<ValueMemory<T>>,
     scratch: Buffer<T>,
 }
 
 /// What a forward pass leaves for the backward pass.
 struct Slot<T> {
     /// The values: the input, then each layer's output; empty where the part has not got it.
-    values: Vec<Buffer<T>>,
+    values: Vec<ValueMemory<T>>,
     /// What each layer keeps besides.
     saved: Vec<Buffer<T>>,
 }
@@ -59,6 +59,31 @@ impl<T: Real> Network<T> {
         slots: usize,
         compute: Arc<Compute>,
     ) -> Self {
+        Self::of_cut(graph, part, capacity, slots, compute, |_, size| ValueMemory::new(size))
+    }
+
+    /// The same without memory for what goes over the part's cuts: passes work where the caller has it, who exchanges it
+    /// before and after each pass ([`Network::swap_value`], [`Network::swap_gradient`]).
+    pub fn with_outer_memory(
+        graph: Arc<Graph>,
+        part: GraphPart,
+        capacity: usize,
+        slots: usize,
+        compute: Arc<Compute>,
+    ) -> Self {
+        let memory = |crosses, size| if crosses { ValueMemory::outer() } else { ValueMemory::new(size) };
+        Self::of_cut(graph, part, capacity, slots, compute, memory)
+    }
+
+    /// `memory` makes that of a value or of its gradient, by whether it goes over a cut, and its length.
+    fn of_cut(
+        graph: Arc<Graph>,
+        part: GraphPart,
+        capacity: usize,
+        slots: usize,
+        compute: Arc<Compute>,
+        memory: impl Fn(bool, usize) -> ValueMemory<T>,
+    ) -> Self {
         let (trained, nodes) = (graph.trained(), &graph.nodes()[part.nodes.clone()]);
         let layers: Vec<_> = nodes
             .iter()
@@ -81,14 +106,20 @@ impl<T: Real> Network<T> {
         let mut sizes = vec![0; graph.nodes().len() + 1];
         part.values().for_each(|value| sizes[value.0] = graph.shape(value).size());
         let slot = |_| Slot {
-            values: sizes.iter().map(|size| Buffer::new(capacity * size)).collect(),
+            values: (0..)
+                .zip(&sizes)
+                .map(|(value, size)| memory(part.crosses(ValueId(value)), capacity * size))
+                .collect(),
             saved: saved.iter().map(|each| Buffer::new(capacity * each)).collect(),
         };
         let plan = GradientPlan::new(&graph, &part);
         Self {
             slots: (0..slots).map(slot).collect(),
             saved,
-            gradients: plan.sizes.iter().map(|size| Buffer::new(capacity * size)).collect(),
+            gradients: (0..)
+                .zip(&plan.sizes)
+                .map(|(buffer, size)| memory(buffer < plan.crossing.len(), capacity * size))
+                .collect(),
             scratch: Buffer::new(layers.iter().map(|l| l.scratch()).max().unwrap_or(0)),
             graph,
             part,
@@ -121,8 +152,10 @@ impl<T: Real> Network<T> {
 
     /// Bytes of its slots and of the values' gradients.
     pub fn pass_bytes(&self) -> usize {
-        let of_slots = self.slots.iter().flat_map(|slot| slot.values.iter().chain(&slot.saved));
-        of_slots.chain(&self.gradients).map(|buffer| size_of_val(&buffer[..])).sum()
+        let values = self.slots.iter().flat_map(|slot| &slot.values).chain(&self.gradients);
+        let saved = self.slots.iter().flat_map(|slot| &slot.saved);
+        let bytes = values.map(|memory| size_of_val(&memory[..]));
+        bytes.chain(saved.map(|memory| size_of_val(&memory[..]))).sum()
     }
 
     /// The input of the first `samples` samples of a slot, to be filled before [`Network::forward`].
@@ -153,6 +186,23 @@ impl<T: Real> Network<T> {
     /// The place of a value that an earlier part hands over, to be filled before [`Network::forward`].
     pub fn value_mut(&mut self, slot: usize, value: ValueId, samples: usize) -> &mut [T] {
         &mut self.slots[slot].values[value.0][..samples * self.graph.shape(value).size()]
+    }
+
+    /// Exchanges the memory of a value that goes over a cut with the caller's: before each of a slot's passes, and after it.
+    ///
+    /// # Panics
+    /// If the network has memory of its own for it.
+    pub fn swap_value(&mut self, slot: usize, value: ValueId, memory: &mut OuterMemory<T>) {
+        self.slots[slot].values[value.0].swap(memory);
+    }
+
+    /// The same with its gradient's memory, around a backward pass. What a later part hands back is added to.
+    ///
+    /// # Panics
+    /// If the network has memory of its own for it, or the value has no gradient.
+    pub fn swap_gradient(&mut self, value: ValueId, memory: &mut OuterMemory<T>) {
+        let buffer = self.plan.crossing.iter().position(|crossing| *crossing == value);
+        self.gradients[buffer.expect("a value whose gradient goes over a cut")].swap(memory);
     }
 
     /// The place of a gradient that a later part hands back, to be filled right before [`Network::backward`]: slots

@@ -38,11 +38,12 @@ pub struct PartEdge {
 }
 
 impl GraphPart {
-    /// Memory of a training pass through this part in `f32`.
+    /// Memory of a training pass through this part in `f32`, besides what goes over its cuts.
     pub fn pass_memory(&self, graph: &Graph) -> PassMemory {
-        let values: usize = self.values().map(|value| graph.shape(value).size()).sum();
+        let own = self.values().filter(|value| !self.crosses(*value));
+        let values: usize = own.map(|value| graph.shape(value).size()).sum();
         let saved: usize = graph.nodes()[self.nodes.clone()].iter().map(|node| node.saved(f32::FAST)).sum();
-        PassMemory { slot: values + saved, shared: GradientPlan::new(graph, self).sizes.iter().sum() }
+        PassMemory { slot: values + saved, shared: GradientPlan::new(graph, self).shared() }
     }
 
     /// Numbers of a sample that are handed on to later parts.
@@ -53,6 +54,11 @@ impl GraphPart {
     /// Numbers of a sample's gradients that are handed back to earlier parts.
     pub fn returned(&self) -> usize {
         self.receives.iter().filter(|edge| edge.gradient).map(|edge| edge.size).sum()
+    }
+
+    /// Whether a value goes over one of its cuts.
+    pub(crate) fn crosses(&self, value: ValueId) -> bool {
+        self.receives.iter().chain(&self.sends).any(|edge| edge.value == value)
     }
 
     /// The values that it holds: those it is handed, the network's input in the first part, and its layers' outputs.
@@ -177,11 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_part_holds_what_it_is_handed_and_what_it_makes() {
+    fn a_part_holds_what_it_makes_besides_what_goes_over_cuts() {
         let graph = graph();
         let parts = graph.parts(&[1, 3, 4]);
+        let values: Vec<usize> =
+            parts.iter().map(|part| part.values().map(|v| graph.shape(v).size()).sum()).collect();
+        assert_eq!(values, [3 + 4, 4 + 8, 4 + 4, 8 + 8]);
         let slots: Vec<usize> = parts.iter().map(|part| part.pass_memory(&graph).slot).collect();
-        assert_eq!(slots, [3 + 4, 4 + 8, 4 + 4, 8 + 8]);
+        assert_eq!(slots, [3, 4, 0, 8]);
         assert_eq!(graph.whole().pass_memory(&graph), graph.pass_memory());
     }
 }

@@ -93,11 +93,11 @@ fn allocations(case: &Case, cuts: &[usize]) -> usize {
     fewest
 }
 
-/// Bytes of the network of a part for four samples and this many slots.
+/// Bytes of the network of a part for four samples and this many slots, besides what goes over cuts.
 fn bytes(case: &Case, part: &GraphPart, slots: usize) -> usize {
     let (compute, part) = (Arc::new(Compute::new(1, false)), part.clone());
     let before = BYTES.get();
-    drop(Network::<f32>::of_part(Arc::clone(&case.graph), part, 4, slots, compute));
+    drop(Network::<f32>::with_outer_memory(Arc::clone(&case.graph), part, 4, slots, compute));
     BYTES.get() - before
 }
 

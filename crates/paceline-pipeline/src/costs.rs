@@ -23,9 +23,10 @@ pub fn counted_costs(graph: &Graph, samples: usize) -> Vec<LayerCost> {
     graph.nodes().iter().zip(graph.layer_flops()).map(cost).collect()
 }
 
-/// Times that a number which goes from stage to stage is moved by each of both: out of the network and into a message;
-/// when its gradient comes back, out of the message and into the network. Each move reads and writes it.
-const MOVES: u64 = 2 * 4;
+/// Times that a number which goes from stage to stage is moved by each of both, over a socket: into it; when its gradient
+/// comes back, out of it, and out of the message to where the pass works. Each move reads and writes it. (Over shared
+/// memory it is one move.)
+const MOVES: u64 = 2 * 3;
 
 /// What decides where a graph is cut.
 #[derive(Clone, Debug)]

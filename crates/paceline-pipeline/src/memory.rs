@@ -12,7 +12,7 @@ pub struct StageMemory {
     pub parameters: usize,
     /// What the optimiser remembers.
     pub optimiser: usize,
-    /// Activations of all slots, and the gradients of activations.
+    /// Activations of all slots, and the gradients of activations, besides what goes over cuts.
     pub passes: usize,
     /// What goes to other stages and comes from them, slot by slot.
     pub crossings: usize,

@@ -62,6 +62,21 @@ pub enum ProgramError {
         /// The work.
         work: Work,
     },
+    /// More passes than a program can have.
+    #[error(
+        "{stages} stages and {micro_batches} micro-batches are {passes} passes, and a program has at most {most}: \
+         give fewer --stages or --micro-batches"
+    )]
+    Passes {
+        /// The stages.
+        stages: usize,
+        /// The micro-batches.
+        micro_batches: usize,
+        /// Their passes.
+        passes: usize,
+        /// As many as there can be.
+        most: usize,
+    },
     /// Another number of stages or of micro-batches than was asked for.
     #[error("{flag} {asked}: the program has {found}")]
     Size {

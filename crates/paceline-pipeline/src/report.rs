@@ -81,7 +81,7 @@ pub struct StagePart {
     pub sent_bytes: usize,
     /// Bytes of a micro-batch's gradients that it hands back.
     pub returned_bytes: usize,
-    /// Bytes that a micro-batch takes while it is under way: activations, and what layers keep besides.
+    /// Bytes that a micro-batch takes while it is under way: activations that go over no cut, and what layers keep besides.
     pub slot_bytes: usize,
     /// Bytes of all its slots, and of the gradients of activations.
     pub activation_bytes: usize,

@@ -53,7 +53,7 @@ pub struct StageRow {
     pub wait_down_ns: u64,
     /// Most micro-batches that were between their forward and their backward pass at once.
     pub live_slots: u64,
-    /// Bytes that their values and what layers keep of them took.
+    /// Bytes that their values took, besides those that go over cuts, and what layers keep of them.
     pub activation_bytes: u64,
 }
 

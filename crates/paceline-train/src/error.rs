@@ -101,6 +101,16 @@ pub enum TrainError {
         /// The last device.
         last: usize,
     },
+    /// Answers with early exits that cannot be given so.
+    #[error("--{flag} {value} with --exits: {problem}")]
+    ExitFlag {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
     Shape {
@@ -155,7 +165,7 @@ impl TrainError {
         match self {
             Self::Diverged { .. } => FailureKind::Diverged,
             Self::Shape { .. } | Self::Positions { .. } | Self::Description { .. } => FailureKind::Plan,
-            Self::NoSuchDevice { .. } => FailureKind::Usage,
+            Self::NoSuchDevice { .. } | Self::ExitFlag { .. } => FailureKind::Usage,
             Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) | Self::Exits { .. } => {
                 FailureKind::Plan
             }
@@ -208,6 +218,7 @@ impl TrainError {
                 "take --model ddnn or ddnn-edge; docs/exits.md says what a model file needs for --exits"
             }
             TrainError::NoSuchDevice { .. } => "name devices that there are",
+            TrainError::ExitFlag { .. } => "give one number that fits, or leave the flag out",
             TrainError::Frozen { .. } => "`paceline model show` lists a model's layers",
             TrainError::Description { .. } => {
                 "`paceline model show --model-file FILE --data NAME` shows what a file describes"

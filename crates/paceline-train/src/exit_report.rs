@@ -9,9 +9,6 @@ use serde::Serialize;
 use crate::error::TrainError;
 use crate::exits::{ExitAnswers, ExitModel};
 
-/// Samples that are answered at once.
-const BATCH: usize = 64;
-
 /// Answers of a network with early exits, in this process.
 pub struct ExitRequest<'a> {
     /// The network, its samples and its weights are what a run of this plan would begin with.
@@ -20,6 +17,8 @@ pub struct ExitRequest<'a> {
     pub model: &'a ExitModel,
     /// A sample leaves at the first exit whose normalised entropy is at most this.
     pub threshold: f64,
+    /// Samples that are answered at once.
+    pub batch: usize,
     /// Threads.
     pub threads: usize,
 }
@@ -91,21 +90,21 @@ pub struct ExitsReport {
 impl ExitRequest<'_> {
     /// What every tier answers while the views of these devices are blank.
     pub fn without(&self, lost: &[usize]) -> Result<ExitAnswers, TrainError> {
-        self.model.answers(lost, BATCH, &Arc::new(Compute::new(self.threads, false)))
+        self.model.answers(lost, self.batch, &Arc::new(Compute::new(self.threads, false)))
     }
 
     /// Answers every sample of the test split: with all devices, and without each of them; `tell` gets a line before
     /// that.
     pub fn evaluate(&self, tell: &dyn Fn(&str)) -> Result<(ExitsReport, ExitAnswers), TrainError> {
-        let Self { plan, model, threshold, threads } = self;
+        let Self { plan, model, threshold, batch, threads } = self;
         let compute = Arc::new(Compute::new(*threads, false));
         let samples = model.dataset.test.len();
         tell(&format!("{samples} samples, with all devices and without each of {}", model.tiers.devices));
-        let answers = model.answers(&[], BATCH, &compute)?;
+        let answers = model.answers(&[], *batch, &compute)?;
         let report = |answers: &ExitAnswers| figures(answers, model, *threshold);
         let (accuracy, exits) = report(&answers);
         let lost = |device: usize| {
-            let (without, exits) = report(&model.answers(&[device], BATCH, &compute)?);
+            let (without, exits) = report(&model.answers(&[device], *batch, &compute)?);
             let last_accuracy = exits.last().map_or(0.0, |exit| exit.accuracy);
             let cost_points = 100.0 * (accuracy - without);
             Ok(LostDevice { device, accuracy: without, last_accuracy, cost_points })

@@ -24,9 +24,9 @@ pub struct InferRequest {
     pub plan: Plan,
     /// Where datasets are looked for.
     pub folders: Folders,
-    /// Samples that are answered together, one measurement for each number.
+    /// Samples that are answered together, one measurement for each number; without any, 1, 8 and 64.
     pub batches: Vec<usize>,
-    /// Threads, one measurement for each number.
+    /// Threads, one measurement for each number; without any, one.
     pub threads: Vec<usize>,
     /// Seconds of each measurement.
     pub seconds: f64,
@@ -80,6 +80,8 @@ impl InferRequest {
         tell: &dyn Fn(&str),
     ) -> Result<InferenceReport, TrainError> {
         let Self { mut plan, folders, batches, threads, seconds, weights } = self;
+        let or = |given: Vec<usize>, usual: &[usize]| if given.is_empty() { usual.to_vec() } else { given };
+        let (batches, threads) = (or(batches, &[1, 8, 64]), or(threads, &[1]));
         let typed = TypedPlan::new(&plan, registries)?;
         let dataset = typed.dataset()?.load(&folders, &model::settings(&plan))?;
         weights::check(&typed, &dataset)?.iter().for_each(|note| tell(note));

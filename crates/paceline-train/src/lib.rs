@@ -66,5 +66,5 @@ pub use segment::{Pause, Segment, SegmentControl, StagePlace, StepGate, VERDICT}
 pub use source::{
     AfterStep, Announce, GradientSink, GradientSource, Layout, SourceCosts, SourceReport, TensorLayout,
 };
-pub use stage::{PassSink, StageNetwork, StagePasses, StageSource};
+pub use stage::{PassSink, StagePasses, StageSource};
 pub use update::{GroupOptimiser, Update};

@@ -238,7 +238,7 @@ impl Source for BackwardMemory<'_, '_> {
         match (region.buf, slot(region.buf)) {
             (Buf::Scratch(n), _) => f(&self.scratch.buffers[usize::from(n)][region.range()]),
             (Buf::Value(_) | Buf::Slope(_), _) => {
-                f(self.crossings.buffer(region.buf).map_or(&[], |whole| &whole[region.range()]));
+                f(self.crossings.get(region).unwrap_or_default());
             }
             (_, Some(slot)) if slot < before.len() => f(&before[slot][region.range()]),
             (_, Some(slot)) if slot > before.len() => f(&behind[slot - before.len() - 1][region.range()]),
@@ -261,9 +261,9 @@ impl Memory for BackwardMemory<'_, '_> {
             return true;
         }
         if let Some((dst, msg)) = taken(action)
-            && let Some(whole) = self.crossings.buffer_mut(dst.buf)
+            && let Some(own) = self.crossings.get_mut(dst)
         {
-            bodies.take(msg, action, &mut whole[dst.range()]);
+            bodies.take(msg, action, own);
             return true;
         }
         let own =
@@ -349,7 +349,7 @@ impl WholeMemory<'_> {
             Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch.buffers[usize::from(n)],
             Buf::Optimiser(n) => return &self.scratch.optimiser[usize::from(n)][region.range()],
-            Buf::Value(_) | Buf::Slope(_) => self.crossings.buffer(region.buf).expect("a crossing's buffer"),
+            Buf::Value(_) | Buf::Slope(_) => return self.crossings.get(region).expect("a crossing's region"),
             Buf::Msg(_) => unreachable!("bodies are handed over as bodies"),
         };
         &buffer[region.range()]
@@ -390,7 +390,10 @@ impl Memory for WholeMemory<'_> {
             let whole = match dst.buf {
                 Buf::Param => &mut **param,
                 Buf::Scratch(n) => &mut scratch[usize::from(n)],
-                Buf::Value(_) | Buf::Slope(_) => crossings.buffer_mut(dst.buf).expect("a crossing's buffer"),
+                Buf::Value(_) | Buf::Slope(_) => {
+                    bodies.take(msg, action, crossings.get_mut(dst).expect("a crossing's region"));
+                    return true;
+                }
                 buf => &mut grads[slot(buf).expect("a buffer of this rank")],
             };
             bodies.take(msg, action, &mut whole[dst.range()]);

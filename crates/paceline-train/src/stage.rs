@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Order, Reader, Sample, SampleVariation};
-use paceline_nn::{Compute, Graph, GraphPart, Network, Outcome, Pass, Targets};
+use paceline_nn::{Compute, Graph, GraphPart, Network, Outcome, PartEdge, Pass, Targets, ValueId};
 use paceline_pipeline::StagePlan;
 use paceline_protocol::{Rank, Setup, WorkKind};
 use paceline_resolve::TypedPlan;
@@ -17,89 +17,70 @@ use crate::error::TrainError;
 use crate::model::{self, SampleBatch};
 use crate::native::{batch, evaluates_after, restored, sample_order};
 use crate::segment::StagePlace;
-use crate::source::{Announce, GradientSink, GradientSource, Layout};
+use crate::source::{GradientSink, GradientSource, Layout};
 use crate::weights;
 
-/// The network of a stage. Its crossings are those of its part: what it receives, then what it sends.
-pub struct StageNetwork {
+/// The network of a stage, with the memory of its crossings where they are, not in the network: those are what its part
+/// receives, then what it sends.
+struct StageNetwork {
     network: Network<f32>,
+    /// The values that go over its cuts, and the crossing whose memory passes work in: where they come from, if they do.
+    values: Vec<(ValueId, usize)>,
+    /// Those whose gradients do, too.
+    slopes: Vec<(ValueId, usize)>,
+    handed_on: Vec<HandedOn>,
+}
+
+/// A value that is received and sent: its gradient comes back to where it was sent, and goes to where it came from.
+struct HandedOn {
+    received: usize,
+    sent: usize,
+    edge: PartEdge,
 }
 
 impl StageNetwork {
-    /// Memory and kernels for passes of up to `capacity` samples, `slots` of them under way at once.
-    pub fn new(
-        graph: Arc<Graph>,
-        part: GraphPart,
-        capacity: usize,
-        slots: usize,
-        compute: Arc<Compute>,
-    ) -> Self {
-        Self { network: Network::of_part(graph, part, capacity, slots, compute) }
-    }
-
-    /// The network.
-    pub fn network(&mut self) -> &mut Network<f32> {
-        &mut self.network
-    }
-
-    /// Takes what earlier stages handed over for a pass.
-    pub fn take_values(&mut self, pass: &Pass<'_>, crossings: &Crossings) {
-        let Self { network } = self;
-        for n in 0..network.part().receives.len() {
-            let edge = network.part().receives[n];
-            let values = crossings.value(n, pass.slot, pass.samples * edge.size);
-            network.value_mut(pass.slot, edge.value, pass.samples).copy_from_slice(values);
+    fn new(graph: Arc<Graph>, part: GraphPart, capacity: usize, slots: usize, compute: Arc<Compute>) -> Self {
+        let received = part.receives.len();
+        let from = |edge: &PartEdge| part.receives.iter().position(|other| other.value == edge.value);
+        let made = part.sends.iter().zip(received..).filter(|(edge, _)| from(edge).is_none());
+        let crossings = || part.receives.iter().zip(0..).chain(made.clone());
+        let handed_on = |(edge, sent): (&PartEdge, usize)| {
+            from(edge).map(|received| HandedOn { received, sent, edge: *edge })
+        };
+        let value = |(edge, n): (&PartEdge, usize)| (edge.value, n);
+        Self {
+            values: crossings().map(value).collect(),
+            slopes: crossings().filter(|(edge, _)| edge.gradient).map(value).collect(),
+            handed_on: part.sends.iter().zip(received..).filter_map(handed_on).collect(),
+            network: Network::with_outer_memory(graph, part, capacity, slots, compute),
         }
     }
 
-    /// Passes samples forward; `done` is told of each layer.
-    pub fn forward(&mut self, pass: &Pass<'_>, params: &[f32], state: &mut [f32], done: &mut dyn FnMut()) {
-        self.network.forward_watched(pass, params, state, &mut |_| done());
-    }
-
-    /// Leaves what later stages are handed of a pass.
-    pub fn leave_values(&self, pass: &Pass<'_>, crossings: &mut Crossings) {
-        let received = self.network.part().receives.len();
-        for (edge, n) in self.network.part().sends.iter().zip(received..) {
-            let values = crossings.value_mut(n, pass.slot, pass.samples * edge.size);
-            values.copy_from_slice(self.network.value(pass.slot, edge.value, pass.samples));
+    /// Puts a slot's values into the network, and takes them out again.
+    fn swap_values(&mut self, slot: usize, crossings: &mut Crossings) {
+        for &(value, n) in &self.values {
+            self.network.swap_value(slot, value, crossings.value(n, slot));
         }
     }
 
-    /// Takes the gradients that later stages handed back for a pass. Slots share their place: backward must come next.
-    pub fn take_slopes(&mut self, pass: &Pass<'_>, crossings: &Crossings) {
-        let Self { network } = self;
-        let received = network.part().receives.len();
-        for n in 0..network.part().sends.len() {
-            let edge = network.part().sends[n];
-            if edge.gradient {
-                let slopes = crossings.slope(received + n, pass.slot, pass.samples * edge.size);
-                network.incoming_gradient(edge.value, pass.samples).copy_from_slice(slopes);
-            }
+    /// The same with their gradients.
+    fn swap_slopes(&mut self, slot: usize, crossings: &mut Crossings) {
+        for &(value, n) in &self.slopes {
+            self.network.swap_gradient(value, crossings.slope(n, slot));
         }
     }
 
-    /// Passes samples backward: a micro-batch that is not its batch's last one; `done` is told of each layer.
-    pub fn backward(&mut self, pass: &Pass<'_>, params: &[f32], grads: &mut [f32], done: &mut dyn FnMut()) {
-        self.network.backward_watched(pass, params, grads, &mut |_, _| {}, &mut |_| done());
+    /// Leaves what this stage received and a later one reads as well.
+    fn hand_on_values(&self, pass: &Pass<'_>, crossings: &mut Crossings) {
+        for HandedOn { received, sent, edge } in &self.handed_on {
+            crossings.hand_on_value([*received, *sent], pass.slot, pass.samples * edge.size);
+        }
     }
 
-    /// The same for the last one, which announces each gradient that is final.
-    pub fn last_backward<'g>(
-        &mut self,
-        pass: &Pass<'_>,
-        params: &[f32],
-        grads: &'g mut [f32],
-        announce: Announce<'_, 'g>,
-    ) {
-        self.network.backward(pass, params, grads, announce);
-    }
-
-    /// Leaves the gradients that earlier stages are handed back of a pass.
-    pub fn leave_slopes(&self, pass: &Pass<'_>, crossings: &mut Crossings) {
-        for (n, edge) in self.network.part().receives.iter().enumerate().filter(|(_, edge)| edge.gradient) {
-            let slopes = crossings.slope_mut(n, pass.slot, pass.samples * edge.size);
-            slopes.copy_from_slice(self.network.outgoing_gradient(edge.value, pass.samples));
+    /// Takes gradients that a later stage handed back to where this stage adds its own to them.
+    fn hand_on_slopes(&self, pass: &Pass<'_>, crossings: &mut Crossings) {
+        for HandedOn { received, sent, edge } in self.handed_on.iter().filter(|own| own.edge.gradient) {
+            crossings.hand_on_slope([*sent, *received], pass.slot, pass.samples * edge.size);
         }
     }
 }
@@ -154,20 +135,30 @@ impl StagePasses {
         state: &mut [f32],
         sink: &mut dyn PassSink<'_>,
     ) -> Result<(), TrainError> {
+        self.network.swap_values(pass.slot, sink.crossings());
+        let loaded = self.load(dataset, pass);
+        if loaded.is_ok() {
+            if self.part.nodes.start == 0 {
+                sink.loaded();
+            }
+            let network = &mut self.network.network;
+            network.forward_watched(pass, params, state, &mut |_| sink.between_layers());
+        }
+        self.network.swap_values(pass.slot, sink.crossings());
+        self.network.hand_on_values(pass, sink.crossings());
+        loaded
+    }
+
+    /// Fills the network with a micro-batch's samples, where this is the first stage.
+    fn load(&mut self, dataset: &Dataset, pass: &Pass<'_>) -> Result<(), TrainError> {
         let Self { network, part, reader, classes, .. } = self;
         if part.nodes.start == 0 {
             classes.clear();
-            let inner = network.network();
             let take = &mut |place: usize, sample: Sample<'_>| {
-                model::load(inner, pass.slot, classes, dataset, place, sample);
+                model::load(&mut network.network, pass.slot, classes, dataset, place, sample);
             };
             reader.read(&dataset.train, variation(pass), pass.ids, take)?;
-            sink.loaded();
-        } else {
-            network.take_values(pass, sink.crossings());
         }
-        network.forward(pass, params, state, &mut || sink.between_layers());
-        network.leave_values(pass, sink.crossings());
         Ok(())
     }
 
@@ -186,16 +177,19 @@ impl StagePasses {
         if !outcome.loss.is_finite() {
             return (outcome, None);
         }
-        let network = &mut self.network;
-        network.take_slopes(pass, sink.crossings());
+        self.network.hand_on_slopes(pass, sink.crossings());
+        self.network.swap_values(pass.slot, sink.crossings());
+        self.network.swap_slopes(pass.slot, sink.crossings());
+        let network = &mut self.network.network;
         let rest = if pass.after == 0 {
-            network.last_backward(pass, params, grads, &mut |offset, slice| sink.finished(offset, slice));
+            network.backward(pass, params, grads, &mut |offset, slice| sink.finished(offset, slice));
             None
         } else {
-            network.backward(pass, params, grads, &mut || sink.between_layers());
+            network.backward_watched(pass, params, grads, &mut |_, _| {}, &mut |_| sink.between_layers());
             Some(grads)
         };
-        network.leave_slopes(pass, sink.crossings());
+        self.network.swap_values(pass.slot, sink.crossings());
+        self.network.swap_slopes(pass.slot, sink.crossings());
         (outcome, rest)
     }
 
@@ -207,7 +201,7 @@ impl StagePasses {
         }
         classes.clear();
         Reader::answers(&dataset.train, variation(pass), pass.ids, classes);
-        network.network().loss(pass.slot, Targets::Classes(classes), scale)
+        network.network.loss(pass.slot, Targets::Classes(classes), scale)
     }
 }
 

@@ -58,7 +58,7 @@ impl Buffers {
         for (n, scratch) in self.scratch.buffers.iter().enumerate() {
             engine.lend(Buf::Scratch(n as u16), scratch)?;
         }
-        self.crossings.buffers().try_for_each(|(buf, storage)| engine.lend(buf, storage))
+        self.crossings.storages().try_for_each(|(buf, storage)| engine.lend(buf, storage))
     }
 
     /// The bytes of all of them, with those of a stage's passes.

@@ -123,6 +123,22 @@ fn batch_norm_recurrence_and_attention_have_the_bits_of_one_worker() {
 }
 
 #[test]
+fn a_value_that_a_stage_receives_reads_and_hands_on_keeps_its_bits_and_its_gradients() {
+    let dataset = digits();
+    // The input of the first residual block is read by its first layer and, a stage later, by its last one.
+    let base = staged("resnet20", SINGLE, 1, 3, 3);
+    let cuts = ["layer1.0.conv1", "layer1.0.bn2"].map(str::to_owned).to_vec();
+    for (over, pipeline) in ["inproc", "shm", "tcp"].iter().zip(PIPELINES.iter().cycle()) {
+        let pipeline = Some(pipeline.name.into());
+        let plan = Plan { batch: 7, stop_after_step: Some(2), cuts: cuts.clone(), pipeline, ..base.clone() };
+        let graph = model::graph(&typed(&plan), &dataset).unwrap();
+        let part = &typed(&plan).stage_plan(&graph).unwrap().unwrap().parts[1];
+        assert!(part.receives.iter().any(|edge| part.sends.iter().any(|other| other.value == edge.value)));
+        check(&plan, &dataset, over, &whole(&plan, &dataset));
+    }
+}
+
+#[test]
 fn replicas_in_stages_are_so_many_workers_along_every_exact_path_and_over_servers() {
     let dataset = digits();
     let spread = STRATEGIES.iter().filter(|s| (s.path.is_some() || s.servers) && s.name != SINGLE);

@@ -65,8 +65,8 @@ pub fn page() -> Outcome<String> {
     );
     page.text(
         "*sent*, *returned*: activations that go on and gradients that go back, of one micro-batch. *per slot*: what a micro-batch \
-         takes while it is under way. *activations*: all slots of the stage, and the gradients of activations, which \
-         slots share. Parameters, gradients and the optimiser's memory come on top.",
+         takes while it is under way, besides what goes over cuts. *activations*: all slots of the stage, and the gradients of \
+         activations, which slots share. Parameters, gradients, the optimiser's memory and what goes over cuts come on top.",
     );
     page.heading("Exactness");
     page.text(
@@ -100,7 +100,7 @@ fn running(page: &mut Page) {
         "Evaluations are the launcher's: it puts the parameters of the first replica's stages together and evaluates \
          them while the ranks wait, and the training clock stands still. Besides the dataset, a rank has memory for its own layers only: their \
          parameters, gradients and optimiser's memory, the slots of its stage, and one buffer per slot and crossing for what it hands \
-         over and takes back."
+         over and takes back, in which its passes work."
             .into(),
         "Checkpoints hold each rank's range of the parameters. `paceline resume RUN --stages N` goes on with other stages (`--pipeline`, \
          `--cuts`: other ones too), or with --stages 1 with none, bit for bit; a checkpoint of a run without stages goes on in stages \

@@ -1,6 +1,6 @@
 //! What passes of micro-batches take in each stage: the network's layers, as they were measured or counted, over the stages.
 
-use paceline_nn::{Graph, GraphPart};
+use paceline_nn::{Graph, GraphPart, PartEdge};
 use paceline_pipeline::StagePlan;
 use paceline_plan::Plan;
 use paceline_protocol::Setup;
@@ -46,9 +46,10 @@ pub fn stage_timings(
         let own = &layers[part.nodes.clone()];
         let (forward, backward): (f64, f64) =
             own.iter().fold((0.0, 0.0), |(f, b), own| (f + own.0, b + own.1));
-        // Whatever crosses a cut is copied into the buffers of its slot, or out of them.
+        // Passes work where crossings lie; what a stage receives and hands on is copied from one to the other.
         let copied = |gradients: bool| {
-            let edges = part.receives.iter().chain(&part.sends).filter(|edge| edge.gradient || !gradients);
+            let handed_on = |edge: &&PartEdge| part.sends.iter().any(|other| other.value == edge.value);
+            let edges = part.receives.iter().filter(|edge| edge.gradient || !gradients).filter(handed_on);
             let numbers = stages.capacity * edges.map(|edge| edge.size).sum::<usize>();
             1e-9 * calibration.ns_per_element("copy", numbers, 0.0) * numbers as f64
         };

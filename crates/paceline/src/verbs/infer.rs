@@ -28,12 +28,12 @@ pub struct Args {
     /// Its weights: a PyTorch state_dict saved as safetensors, e.g. from `paceline export-weights` [default: untrained]
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
-    /// Samples that are answered together, one measurement for each number
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,64",
+    /// Samples that are answered together, one measurement for each number [default: 1,8,64; one number with --exits: 64]
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: Vec<u32>,
-    /// Threads, one measurement for each number
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
+    /// Threads, one measurement for each number; with --exits one number: those of each rank [default: 1]
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
     /// Seconds of each measurement
@@ -60,11 +60,11 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         Some(run) => of_run(run, &settings, &folders, &args.store)?,
     };
     let weights = args.run.as_ref().map(|run| format!("run {run}"));
-    if let Some(threshold) = args.exits.threshold() {
-        return exits::answer(threshold, &args.exits, plan, folders, weights, show);
+    let [batches, threads] =
+        [&args.batch, &args.threads].map(|all| all.iter().map(|n| *n as usize).collect());
+    if let Some(threshold) = args.exits.threshold {
+        return exits::answer(threshold, &args.exits, [batches, threads], plan, folders, weights, show);
     }
-    let numbers = |numbers: &[u32]| numbers.iter().map(|n| *n as usize).collect();
-    let (batches, threads) = (numbers(&args.batch), numbers(&args.threads));
     measure(InferRequest { plan, folders, batches, threads, seconds: args.seconds, weights }, show)
 }
 

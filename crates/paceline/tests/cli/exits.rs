@@ -81,12 +81,44 @@ fn thresholds_lost_devices_and_emulated_links() {
 }
 
 #[test]
+fn batch_and_threads_act_and_change_no_answer() {
+    let usual = "--model ddnn --data digits --transport inproc --exits 0.95";
+    let told = answered(usual);
+    let other = answered(&format!("{usual} --batch 16 --threads 2"));
+    holds(usual, &other, 40.0, 2.0);
+    let [usual_batch, batch] = [&told, &other].map(|report| report["distributed"]["batch"].as_u64().unwrap());
+    assert_eq!((usual_batch, batch), (64, 16));
+    let threads = [&told, &other].map(|report| report["distributed"]["threads"].as_u64().unwrap());
+    assert_eq!(threads, [1, 2], "as the ranks tell");
+    let samples = told["test_samples"].as_u64().unwrap();
+    for (report, batch) in [(&told, 64), (&other, 16)] {
+        // A device sends a message of scores for each batch, and one of features for those that have open samples.
+        let messages = report["distributed"]["tiers"][0]["messages"].as_u64().unwrap();
+        let batches = samples.div_ceil(batch);
+        assert!((batches..=2 * batches).contains(&messages), "{batch}: {messages}");
+    }
+    assert_eq!(told["exits"], other["exits"]);
+    assert_eq!(told["without_device"], other["without_device"]);
+}
+
+#[test]
 fn what_cannot_be_answered_is_refused_in_words() {
     for (words, code, reason) in [
         ("infer --exits 0.5", 3, "model mlp has no early exits"),
         ("infer --model ddnn --exits 1.5", 2, "between 0 and 1"),
         ("infer --model ddnn --exits 0.5 --lost 6", 2, "ddnn has devices 0 to 5"),
         ("infer --model ddnn --lost 1", 2, "--exits"),
+        (
+            "infer --model ddnn --exits 0.5 --batch 8,16",
+            2,
+            "--batch 8,16 with --exits: the test split is answered once",
+        ),
+        ("infer --model ddnn --exits 0.5 --threads 1,2", 2, "--threads 1,2 with --exits"),
+        (
+            "infer --model ddnn --data views --exits 0.5 --batch 4096",
+            2,
+            "--batch 4096 with --exits: a message holds",
+        ),
         ("infer last --model ddnn --exits 0.5", 2, "--model beside the run last"),
         ("train --model ddnn --stages 2", 3, "early exits"),
     ] {

@@ -105,6 +105,13 @@ fn a_schedule_that_cannot_be_run_is_refused_with_its_line_stage_and_work() {
         assert!(refused.contains(reason), "{table:?} {words}: {refused}");
     }
     assert!(refusal("mlp --stages 9").contains("--stages 9: the network has 3 layers"));
+    // Nothing is made of it: it would take gigabytes.
+    let most = "1024 stages and 65536 micro-batches are 134217728 passes, and a program has at most 2097152";
+    for words in
+        ["--stages 1024 --micro-batches 65536", "mlp --stages 1024 --batch 65536 --micro-batches 65536"]
+    {
+        assert!(refusal(words).contains(most), "{words}: {}", refusal(words));
+    }
     assert!(refusal("mlp --stages 2 --batch 4 --micro-batches 5").contains("between 1 and --batch (4)"));
     assert!(refusal("--program /nowhere/program.csv").contains("/nowhere/program.csv: "));
     for usage in [

@@ -15,8 +15,8 @@ use crate::verbs::bench::program;
 pub struct ExitFlags {
     /// Answer the test split with a network with early exits: a sample leaves at the first exit whose normalised entropy is
     /// at most T, from 0 (only what is certain) to 1 (everything leaves at the first exit)
-    #[arg(long, value_name = "T", value_parser = threshold)]
-    exits: Option<f64>,
+    #[arg(id = "exits", long = "exits", value_name = "T", value_parser = threshold)]
+    pub threshold: Option<f64>,
     /// What devices and the tiers above them talk over, with --exits: processes, or threads with inproc
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = transports(), requires = "exits")]
     transport: String,
@@ -27,13 +27,6 @@ pub struct ExitFlags {
     /// Devices whose view is blank, with --exits: numbers from 0, e.g. 2 or 2,3
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',', requires = "exits")]
     lost: Vec<usize>,
-}
-
-impl ExitFlags {
-    /// The threshold, where exits are asked for.
-    pub fn threshold(&self) -> Option<f64> {
-        self.exits
-    }
 }
 
 fn threshold(text: &str) -> Result<f64, String> {
@@ -49,12 +42,13 @@ fn transports() -> clap::builder::PossibleValuesParser {
 pub fn answer(
     threshold: f64,
     flags: &ExitFlags,
+    [batches, threads]: [Vec<usize>; 2],
     plan: Plan,
     folders: Folders,
     weights: Option<String>,
     show: Show,
 ) -> Result<(), Failure> {
-    let task = ExitTask { plan, folders: folders.0, threshold, lost: flags.lost.clone() };
+    let task = ExitTask::new(plan, folders.0, threshold, flags.lost.clone(), [&batches, &threads])?;
     let run = DistributedExits { task, transport: flags.transport.clone(), network: flags.network };
     let mut answered = run.answer(&program()?, &|line| show.note(line))?;
     answered.evaluated.weights = weights.or(answered.evaluated.weights);
