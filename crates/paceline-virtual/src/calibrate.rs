@@ -88,6 +88,7 @@ pub fn pass(
     let key = PassKey::new(plan, &graph);
     let make = || Subject::new(Arc::clone(&graph), key.batch, key.threads, Samples::of(dataset));
     let mut subject = make();
+    let first_s = Some(subject.run()?.seconds());
     let laps = repeat(effort, || subject.run());
     let laps = laps.into_iter().collect::<Result<Vec<_>, _>>()?;
     let data: Vec<f64> = laps.iter().map(|lap| lap.data).collect();
@@ -98,7 +99,7 @@ pub fn pass(
         Ok(median_of(&laps))
     };
     let again_s = (plan.micro_batches > 1).then(again).transpose()?;
-    Ok(PassTime { data_s, again_s, sharing, ..summed_up(key.clone(), &graph, &laps) })
+    Ok(PassTime { data_s, again_s, first_s, sharing, ..summed_up(key.clone(), &graph, &laps) })
 }
 
 /// The machine's name and how many cores it has: a calibration is one machine's.
@@ -197,6 +198,7 @@ fn passes(
                 for threads in threads {
                     let samples = Samples::Drawn(Arc::clone(dataset));
                     let mut subject = Subject::new(Arc::clone(&graph), batch, threads, samples);
+                    let first_s = Some(subject.run()?.seconds());
                     let laps = repeat(effort, || subject.run()).into_iter().collect::<Result<Vec<_>, _>>()?;
                     data.extend(laps.iter().map(|lap| 1e9 * lap.data / (batch * shape.size()) as f64));
                     let key = PassKey {
@@ -207,7 +209,7 @@ fn passes(
                         batch,
                         threads,
                     };
-                    let pass = summed_up(key, &graph, &laps);
+                    let pass = PassTime { first_s, ..summed_up(key, &graph, &laps) };
                     if threads == 1 && graph.training_flops() > 1_000_000 {
                         let flops = (graph.training_flops() * batch as u64) as f64;
                         rates.push(flops / pass.seconds.median);

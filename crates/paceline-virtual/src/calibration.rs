@@ -474,6 +474,7 @@ mod tests {
             seconds: MedianEstimate { median: 2e-3, low: 1e-3, high: 3e-3 },
             data_s: Some(round(1e-4)),
             again_s: Some(round(1.8e-3)),
+            first_s: Some(5e-3),
             quantiles: vec![0.9, 1.0, 1.4],
             layer: vec![Layer { name: "fc1".into(), forward_s: 1e-3, backward_s: 1e-3 }],
             sharing: calibration.sharing.clone(),

@@ -87,6 +87,7 @@ mod tests {
             seconds: MedianEstimate::round(2.0),
             data_s: None,
             again_s: None,
+            first_s: None,
             sharing: Vec::new(),
             quantiles: Vec::new(),
             layer: graph.nodes().iter().map(|node| layer(&node.name)).collect(),

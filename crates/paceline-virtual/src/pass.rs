@@ -90,6 +90,8 @@ struct PassRow {
     data_s: Option<MedianEstimate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     again_s: Option<MedianEstimate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_s: Option<f64>,
     quantiles: Vec<f64>,
     layer: Vec<Layer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -113,6 +115,8 @@ pub struct PassTime {
     pub data_s: Option<MedianEstimate>,
     /// Seconds of a pass that follows another one without an update in between, where a study has micro-batches.
     pub again_s: Option<MedianEstimate>,
+    /// Seconds of a network's very first pass, which finds its memory and its code cold.
+    pub first_s: Option<f64>,
     /// Seconds relative to the median, at equally spaced probabilities from 0 to 1.
     pub quantiles: Vec<f64>,
     /// The layers, in the order of the forward pass.
@@ -130,6 +134,7 @@ impl From<PassRow> for PassTime {
             seconds: row.seconds,
             data_s: row.data_s,
             again_s: row.again_s,
+            first_s: row.first_s,
             quantiles: row.quantiles,
             layer: row.layer,
             sharing: row.sharing,
@@ -140,7 +145,7 @@ impl From<PassRow> for PassTime {
 impl From<PassTime> for PassRow {
     fn from(pass: PassTime) -> Self {
         let PassKey { model, network, input, classes, batch, threads } = pass.key;
-        let PassTime { repetitions, seconds, data_s, again_s, quantiles, layer, sharing, .. } = pass;
+        let PassTime { repetitions, seconds, data_s, again_s, first_s, quantiles, layer, sharing, .. } = pass;
         Self {
             model,
             network,
@@ -152,6 +157,7 @@ impl From<PassTime> for PassRow {
             seconds,
             data_s,
             again_s,
+            first_s,
             quantiles,
             layer,
             sharing,
@@ -160,6 +166,11 @@ impl From<PassTime> for PassRow {
 }
 
 impl PassTime {
+    /// How much longer a run's first pass takes than the others, in passes.
+    pub(crate) fn first_extra(&self) -> f64 {
+        self.first_s.map_or(0.0, |first| (first / self.seconds.median - 1.0).max(0.0))
+    }
+
     /// What a step's micro-batches take on average, relative to a pass after an update: the first one follows it.
     pub(crate) fn of_micro_batches(&self, count: usize) -> f64 {
         let again = self.again_s.map_or(1.0, |again| again.median / self.seconds.median);
@@ -272,6 +283,7 @@ mod tests {
             seconds: MedianEstimate::round(1.0),
             data_s: None,
             again_s: None,
+            first_s: None,
             quantiles: Vec::new(),
             layer: Vec::new(),
             sharing: Vec::new(),
@@ -322,6 +334,14 @@ mod tests {
         let again = PassTime { repetitions: 2, ..known.pass[0].clone() };
         known.add(again);
         assert_eq!(known.pass.iter().map(|pass| pass.repetitions).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_runs_first_pass_is_longer_by_what_was_measured_and_never_shorter() {
+        let pass = measured(&[key("gru", None, 10, 16, 1)]).pass[0].clone();
+        for (first_s, extra) in [(None, 0.0), (Some(2.5), 1.5), (Some(0.9), 0.0)] {
+            assert_eq!(PassTime { first_s, ..pass.clone() }.first_extra(), extra);
+        }
     }
 
     #[test]

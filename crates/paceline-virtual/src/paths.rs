@@ -80,6 +80,7 @@ fn seconds(plan: &Plan, terms: &Terms<'_>, path: &str, bytes: usize) -> Option<f
         seconds: 0.0,
         data: 0.0,
         forward: 0.0,
+        first: 0.0,
         parts: vec![PassPart { end: 1.0, announces: Some(0) }],
         quantiles: Vec::new(),
         sharing: Vec::new(),

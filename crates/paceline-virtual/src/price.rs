@@ -106,6 +106,8 @@ pub struct PassTiming {
     /// The fraction that loads the batch, and the one of the forward pass.
     pub data: f64,
     pub forward: f64,
+    /// How much longer a run's first step is, relative to this time: its memory is cold.
+    pub first: f64,
     /// When gradients are final.
     pub parts: Vec<PassPart>,
     /// Times relative to the median.
@@ -136,6 +138,7 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTimi
         .unwrap_or(calibration.data_ns_per_byte.median * 1e-9 * graph.input().size() as f64)
         * plan.batch as f64;
     let sharing = nearest(&passes, micro).map_or_else(Vec::new, |near| near.sharing.clone());
+    let first_extra = nearest(&passes, micro).map_or(0.0, PassTime::first_extra);
     let (pass_s, layers, quantiles) = match nearest(&passes, micro) {
         Some(near) => {
             let layers: Vec<_> = near.layer.iter().map(|l| (l.forward_s, l.backward_s)).collect();
@@ -168,7 +171,16 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTimi
     if let Some(last) = parts.last_mut() {
         last.end = 1.0;
     }
-    PassTiming { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles, sharing }
+    let first = first_extra * pass_s / passes_of_batch / seconds;
+    PassTiming {
+        seconds,
+        data: data_s / seconds,
+        forward: forward / seconds,
+        first,
+        parts,
+        quantiles,
+        sharing,
+    }
 }
 
 impl Calibration {
@@ -213,9 +225,11 @@ pub fn costs(
 ) -> (Costs, PassTiming) {
     let timing = timing(placed, graph, terms.calibration.unwrap_or(&Calibration::defaults()));
     let (batch, shares) = (placed.batch as f64, setup.shares());
+    let (begins, first) = (setup.from, timing.first);
     let size = move |position, step: u64| {
+        let cold = if step == begins { first } else { 0.0 };
         let step = step % order.steps().max(1);
-        order::share(order.batch_len(step), position, shares).len() as f64 / batch
+        order::share(order.batch_len(step), position, shares).len() as f64 / batch + cold
     };
     let size = Some(StepFactor(Arc::new(size)));
     (costs_of(placed, [graph.param_count(); 2], setup, &timing, size, terms), timing)
@@ -418,6 +432,7 @@ mod tests {
             seconds: MedianEstimate::round(seconds),
             data_s: None,
             again_s: None,
+            first_s: None,
             quantiles: Vec::new(),
             layer: Vec::new(),
             sharing: Vec::new(),

@@ -133,7 +133,7 @@ impl<'a> Subject<'a> {
 }
 
 impl Lap {
-    fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> f64 {
         self.forward.iter().chain(&self.backward).sum()
     }
 }
@@ -159,6 +159,7 @@ pub(super) fn summed_up(key: PassKey, graph: &Graph, laps: &[Lap]) -> PassTime {
         seconds,
         data_s: None,
         again_s: None,
+        first_s: None,
         sharing: Vec::new(),
         quantiles: quantiles(&whole, seconds.median),
         layer: layer.collect(),

@@ -61,6 +61,7 @@ pub fn stage_timings(
             seconds,
             data: data / seconds,
             forward: forward / seconds,
+            first: 0.0,
             parts,
             quantiles: quantiles.clone(),
             sharing: sharing.clone(),
