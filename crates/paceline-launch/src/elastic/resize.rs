@@ -25,7 +25,7 @@ fn words(workers: &[MemberId], (one, several): (&str, &str)) -> String {
 
 impl ElasticRun {
     /// Workers that take part and stay.
-    fn staying(&self) -> Vec<MemberId> {
+    pub(super) fn staying(&self) -> Vec<MemberId> {
         let stays = |member: &MemberId| {
             let gone = matches!(self.states[*member], MemberState::Gone | MemberState::Starting);
             !self.drained[*member] && !gone && self.states[*member] != MemberState::Waiting
@@ -34,7 +34,7 @@ impl ElasticRun {
     }
 
     /// Workers that could take part at once, or soon.
-    fn reserve(&self, state: &MemberState) -> Vec<MemberId> {
+    pub(super) fn reserve(&self, state: &MemberState) -> Vec<MemberId> {
         let members = (0..self.states.len()).filter(|member| !self.is_server(*member));
         members.filter(|member| self.states[*member] == *state).collect()
     }
@@ -80,9 +80,7 @@ impl ElasticRun {
             if leaving.is_empty() {
                 return Ok(resized);
             }
-        } else if self.scripts {
-            let problem = "its workers have scripts, which keep their parameters and their optimiser's memory: nobody joins \
-                           them";
+        } else if let Some(problem) = self.is_closed() {
             return Err(format!("it has {here} workers, and cannot have more: {problem}"));
         } else {
             let needed = workers.saturating_sub(here + coming);
@@ -100,6 +98,10 @@ impl ElasticRun {
             };
             resized.starts = starts;
             if waiting.is_empty() {
+                return Ok(resized);
+            }
+            if self.scripts.is_some() {
+                resized.commands = self.ask_to_hand_over();
                 return Ok(resized);
             }
         }
@@ -165,7 +167,7 @@ mod tests {
         for (member, command) in asked {
             let RankCommand::Stand { generation } = command else { panic!("{command:?}") };
             let standing = RankStanding { at, ..RankStanding::default() };
-            run.stood(*member, *generation, standing, format!("address {member}"), 0.0);
+            run.stood(*member, *generation, standing, (format!("address {member}"), None), 0.0);
         }
         run.regroup(false, |_| 50, |dropped| dropped.steps.clone().count()).unwrap().expect("all stand").1
     }
@@ -223,7 +225,7 @@ mod tests {
             for (member, command) in run.lost(&[2], 1.0) {
                 let RankCommand::Stand { generation } = command else { panic!("{command:?}") };
                 let standing = RankStanding { at: 7, ready, ..RankStanding::default() };
-                run.stood(member, generation, standing, String::new(), 1.0);
+                run.stood(member, generation, standing, (String::new(), None), 1.0);
             }
             run.regroup(false, |_| 50, |_| 0).unwrap().expect("all stand");
             let changes = run.resumed(1).iter().map(|change| (change.step, change.steps_anew));
