@@ -209,8 +209,9 @@ class Attachment:
         start = json.loads(self._wait(START))
         self.step = start["step"]
         self.scale = start["scale"]
-        # One that joins others learns only now whose share it reads.
+        # One that joins others learns only now whose share it reads; what it starts later finds it in the environment.
         self.rank = start.get("rank", self.rank)
+        os.environ["PACELINE_RANK"] = str(self.rank)
         pieces: List[bytes] = []
         missing = start["kept"]
         while missing > 0:

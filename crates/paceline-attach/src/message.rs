@@ -384,7 +384,8 @@ impl RankMessage<'_> {
                 frame::put(out, 2, &serde_json::to_vec(welcome).expect("a welcome is plain data"));
             }
             Self::Start { step, scale, kept, rank } => {
-                let start = serde_json::json!({"step": step, "scale": scale, "kept": kept.len(), "rank": rank});
+                let start =
+                    serde_json::json!({"step": step, "scale": scale, "kept": kept.len(), "rank": rank});
                 frame::put(out, 4, &document(start));
                 kept.chunks(frame::LONGEST).for_each(|part| frame::put(out, 11, part));
             }

@@ -83,8 +83,8 @@ pub enum RankCommand {
     Stand { generation: u32 },
     /// Go on as a member of this generation, with these addresses by rank; first make the update that was put off, if so.
     Regroup { generation: Box<Generation>, addresses: Vec<String>, commit: bool },
-    /// Somebody waits to join: at the end of the step under way, stop, and hand over what that one begins with.
-    HandOver,
+    /// Somebody waits to join: at the end of a step of this generation, stop, and hand over what that one begins with.
+    HandOver { generation: u32 },
     /// All work is done everywhere: give your account.
     Conclude,
     /// The pause is over: the segment to do now; none if the run stops.

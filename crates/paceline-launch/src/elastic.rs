@@ -521,8 +521,8 @@ impl ElasticRun {
                 pause_s: 0.0,
             },
         ));
-        commands.extend(self.ask_to_hand_over());
-        (segment, commands)
+        // Told before the generation begins: its first step is the one.
+        (segment, [self.ask_to_hand_over(), commands].concat())
     }
 
     /// Samples that the change under way has dropped.

@@ -419,7 +419,8 @@ fn check_members(plan: &Plan, script: &Script) -> Result<(), PlanError> {
         (back, "--revoke", String::new()),
     ];
     if let Some((_, flag, value)) = joins.into_iter().find(|(given, ..)| *given && script.auto) {
-        let problem = "nobody joins a run of unchanged scripts (--auto): where they are in their data is not known";
+        let problem =
+            "nobody joins a run of unchanged scripts (--auto): where they are in their data is not known";
         return refuse(flag, value, problem);
     }
     if script.apply == "server" {

@@ -345,7 +345,9 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let next = match self.engine.next_begin() {
-                Some(begin) if control.gate.takes_hand_over() => AfterStep::HandOver(begin.scale),
+                Some(begin) if control.gate.takes_hand_over(control.segment.generation) => {
+                    AfterStep::HandOver(begin.scale)
+                }
                 Some(begin) => AfterStep::Next(begin.scale),
                 None if self.finished(control) => AfterStep::End,
                 None => AfterStep::Pause,

@@ -41,12 +41,10 @@ impl ScriptMembers {
         });
         let mut on = match joined {
             Some(on) => on,
-            None => {
-                with(&[], least).or_else(|end| match workers.len().min(least.saturating_sub(1)) {
-                    0 => Err(end),
-                    waiting => with(&[], least - waiting),
-                })?
-            }
+            None => with(&[], least).or_else(|end| match workers.len().min(least.saturating_sub(1)) {
+                0 => Err(end),
+                waiting => with(&[], least - waiting),
+            })?,
         };
         // A step that is made anew has another mean: a part that has the former one gets it, too.
         on.ahead.iter_mut().for_each(Vec::clear);
@@ -117,7 +115,7 @@ impl ElasticRun {
             return Vec::new();
         }
         scripts.asked = Some(first);
-        vec![(first, RankCommand::HandOver)]
+        vec![(first, RankCommand::HandOver { generation: self.generation })]
     }
 
     /// A worker has handed over what those begin with who join before this step.

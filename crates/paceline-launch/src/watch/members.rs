@@ -142,7 +142,8 @@ impl Watch<'_> {
 
     /// Adds what those who join begin with to what they are told.
     pub(crate) fn hand_out(&mut self, commands: &mut [(usize, RankCommand)]) -> Vec<f32> {
-        let Some((packed, numbers)) = self.elastic.as_mut().and_then(ElasticRun::begins_with).as_ref().map(pack)
+        let Some((packed, numbers)) =
+            self.elastic.as_mut().and_then(ElasticRun::begins_with).as_ref().map(pack)
         else {
             return Vec::new();
         };
@@ -185,8 +186,11 @@ impl Watch<'_> {
         let first = (0..self.told.len()).find_map(own)?;
         let samples = |member: usize| {
             let (steps, samples) = own(member).unwrap_or(first);
-            let made: u64 =
-                elastic.steps_of(member).iter().map(|part| part.end.min(step).saturating_sub(part.start)).sum();
+            let made: u64 = elastic
+                .steps_of(member)
+                .iter()
+                .map(|part| part.end.min(step).saturating_sub(part.start))
+                .sum();
             (u128::from(samples) * u128::from(made) / u128::from(steps)) as u64
         };
         Some((0..self.told.len()).map(samples).sum())

@@ -46,7 +46,8 @@ impl ScriptSource {
     /// The script says something that is not about saving itself.
     pub(super) fn computes_on(&mut self, message: &ScriptMessage) {
         if self.handing == Handing::Asked && *message != ScriptMessage::Leave {
-            let problem = "its script does not save itself when it is told to, so that nobody can begin where it is";
+            let problem =
+                "its script does not save itself when it is told to, so that nobody can begin where it is";
             self.handing = Handing::Nothing(problem.into());
         }
     }
