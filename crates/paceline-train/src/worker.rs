@@ -523,7 +523,8 @@ impl<'a> Worker<'a> {
         let memory = self.setup.stages.is_some().then(|| buffers.counted(source.pass_bytes()));
         Ok(Summary {
             steps: self.done,
-            samples: self.taken,
+            // What a step that was given up has taken is not trained on.
+            samples: if self.generation.is_some() { self.settled } else { self.taken },
             train_s,
             last: self.last,
             params: own_params.unwrap_or_else(|| buffers.params.to_vec()),
