@@ -554,11 +554,11 @@ impl Plan {
 
     /// The GPU of a worker, by number or UUID: workers of a machine take them in turn. Emulated hosts are one machine.
     pub fn gpu_of(&self, rank: usize) -> Option<&str> {
-        let gpus =
-            &self.script.as_ref().filter(|script| !script.gpus.is_empty() && self.is_worker(rank))?.gpus;
+        let gpus = &self.script.as_ref().filter(|script| !script.gpus.is_empty())?.gpus;
         if rank >= self.workers {
             // Workers that come later have no machine yet: they take the GPUs in turn.
-            return Some(&gpus[(rank - self.servers) % gpus.len()]);
+            let later = self.elastic.is_some() && rank < self.members() && self.is_worker(rank);
+            return later.then(|| &gpus[(rank - self.servers) % gpus.len()][..]);
         }
         let layout = self.layout();
         let index = match self.network {
