@@ -21,7 +21,7 @@ use crate::pauses::PackedState;
 /// Most bytes of a document: a server's account of every update is the largest.
 const DOCUMENT: usize = 256 << 20;
 /// Most numbers of a frame: 4 GiB.
-const NUMBERS: usize = 1 << 30;
+pub const NUMBERS: usize = 1 << 30;
 
 /// A rank's place on its machine, in a run of several.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -159,7 +159,7 @@ pub enum RankEvent {
     Paused { step: Option<u64>, part: PackedState },
     /// Its generation has ended for it, and its parameters stand here; it listens at this address for the next one.
     /// What it hands over to who joins there follows, if it was asked to.
-    Standing { generation: u32, standing: RankStanding, address: String, handed: Option<PackedState> },
+    Standing { generation: u32, standing: RankStanding, address: String, handed: Option<Box<PackedState>> },
     /// It has nothing to hand over to who joins, and goes on.
     HandsNothing { problem: String },
     /// The first step of its generation begins.

@@ -9,7 +9,7 @@ use paceline_record::RankState;
 use paceline_train::{Generation, MemberControl, NextGeneration, TrainError};
 use paceline_wire::{Door, Identity, Interfaces, StreamOptions, Transport, TransportKind, WireError};
 
-use crate::control::{Place, RankEvent};
+use crate::control::{NUMBERS, Place, RankEvent};
 use crate::emulated::EmulatedNetwork;
 use crate::pauses::pack;
 use crate::rank::PauseCommand;
@@ -77,7 +77,12 @@ impl MemberControl for Member<'_> {
     ) -> Result<NextGeneration, TrainError> {
         let door = listen(self.links.kind, self.links.place)?;
         let (handed, numbers) = handed.as_ref().map(pack).unzip();
-        let (address, numbers) = (door.address(), numbers.unwrap_or_default());
+        let (mut handed, mut numbers) = (handed.map(Box::new), numbers.unwrap_or_default());
+        if numbers.len() > NUMBERS {
+            self.cannot_hand_over("its parameters and what its script keeps are more than 4 GiB".into());
+            (handed, numbers) = (None, Vec::new());
+        }
+        let address = door.address();
         (self.say)(RankEvent::Standing { generation, standing, address, handed }, &numbers);
         self.door = Some(door);
         loop {

@@ -420,7 +420,7 @@ impl<'a> Watch<'a> {
             RankEvent::Standing { generation, standing, address, handed } => {
                 let Some(elastic) = &mut self.elastic else { return Ok(Reaction::Nothing) };
                 let (handed, now_s) =
-                    (handed.and_then(|packed| unpack(packed, &numbers)), self.clock.now_s());
+                    (handed.and_then(|packed| unpack(*packed, &numbers)), self.clock.now_s());
                 let commands = elastic.stood(rank, generation, standing, (address, handed), now_s);
                 return Ok(Reaction::Members(commands));
             }
