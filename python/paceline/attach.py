@@ -201,11 +201,17 @@ class Attachment:
         return self.gradients[first : first + length]  # type: ignore[return-value,unused-ignore]
 
     def start(self) -> None:
-        """Hands over this script's parameters and waits for the run's: they lie in the parameter memory afterwards."""
+        """Hands over this script's parameters and waits for the run's: they lie in the parameter memory afterwards.
+
+        ``rank`` may be another one then: where this script joins others, it reads the share of one that is missing.
+        """
         self._send(READY)
         start = json.loads(self._wait(START))
         self.step = start["step"]
         self.scale = start["scale"]
+        # One that joins others learns only now whose share it reads; what it starts later finds it in the environment.
+        self.rank = start.get("rank", self.rank)
+        os.environ["PACELINE_RANK"] = str(self.rank)
         pieces: List[bytes] = []
         missing = start["kept"]
         while missing > 0:

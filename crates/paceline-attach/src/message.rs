@@ -356,8 +356,9 @@ fn name(kind: u32) -> &'static str {
 pub enum RankMessage<'a> {
     /// The script may take part.
     Welcome(&'a Welcome),
-    /// The parameters to start from lie in the memory; so many bytes that it kept follow.
-    Start { step: u64, scale: f64, kept: &'a [u8] },
+    /// The parameters to start from lie in the memory; so many bytes that were kept follow. The script goes by this number
+    /// of a worker from now on.
+    Start { step: u64, scale: f64, kept: &'a [u8], rank: usize },
     /// A step is settled: whether the run ended before it, whether the script is to save itself after it.
     Settled { step: u64, over: bool, save: bool, scale: f64 },
     /// A part of the mean gradient is there before the step is settled: its first number, and how many.
@@ -382,8 +383,9 @@ impl RankMessage<'_> {
             Self::Welcome(welcome) => {
                 frame::put(out, 2, &serde_json::to_vec(welcome).expect("a welcome is plain data"));
             }
-            Self::Start { step, scale, kept } => {
-                let start = serde_json::json!({"step": step, "scale": scale, "kept": kept.len()});
+            Self::Start { step, scale, kept, rank } => {
+                let start =
+                    serde_json::json!({"step": step, "scale": scale, "kept": kept.len(), "rank": rank});
                 frame::put(out, 4, &document(start));
                 kept.chunks(frame::LONGEST).for_each(|part| frame::put(out, 11, part));
             }

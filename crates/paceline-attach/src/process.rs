@@ -83,6 +83,8 @@ pub struct ScriptCommand {
 pub enum ScriptPlace {
     /// It has not attached yet.
     Starting,
+    /// It has attached, and waits for the run.
+    Attached,
     /// Between exchanges: loading, computing, validating, compiling.
     Outside,
     /// Between the first ticket of a backward pass and its end.
@@ -373,6 +375,7 @@ fn place(state: &State) -> String {
     let step = state.step + 1;
     match state.place {
         ScriptPlace::Starting => "before it had attached".into(),
+        ScriptPlace::Attached => "while it waited for the run".into(),
         ScriptPlace::Outside if state.step == 0 => "before the first step".into(),
         ScriptPlace::Outside => format!("after step {}", state.step),
         ScriptPlace::Backward => format!("in the backward pass of step {step}"),
@@ -491,7 +494,8 @@ impl Watchdog {
         }
         self.here += passed;
         self.stopped = if stopped(pid) { self.stopped + passed } else { Duration::ZERO };
-        let inside = !matches!(state.place, ScriptPlace::Starting | ScriptPlace::Outside);
+        let inside =
+            !matches!(state.place, ScriptPlace::Starting | ScriptPlace::Attached | ScriptPlace::Outside);
         let late = match state.place {
             ScriptPlace::Settled => EXCHANGE,
             ScriptPlace::Backward if state.longest.is_zero() => FIRST_BACKWARD,
@@ -509,7 +513,7 @@ impl Watchdog {
             return Some(ScriptFailure { message, hint: hint.into(), lost: true });
         }
         let next = if self.noticed.is_zero() { NOTICE } else { 6 * self.noticed };
-        if !inside && self.here >= next {
+        if !inside && state.place != ScriptPlace::Attached && self.here >= next {
             self.noticed = next;
             let (seconds, what) =
                 (next.as_secs(), if self.stopped.is_zero() { "" } else { " (it is stopped)" });

@@ -438,6 +438,7 @@ impl Bench {
                                 segment,
                                 restored: None,
                                 script: None,
+                                stands_for: None,
                             };
                             processes.tell(rank, &order, &[]).map_err(|source| LaunchError::System {
                                 what: format!("telling rank {rank}"),

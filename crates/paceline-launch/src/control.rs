@@ -21,7 +21,7 @@ use crate::pauses::PackedState;
 /// Most bytes of a document: a server's account of every update is the largest.
 const DOCUMENT: usize = 256 << 20;
 /// Most numbers of a frame: 4 GiB.
-const NUMBERS: usize = 1 << 30;
+pub const NUMBERS: usize = 1 << 30;
 
 /// A rank's place on its machine, in a run of several.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -83,6 +83,8 @@ pub enum RankCommand {
     Stand { generation: u32 },
     /// Go on as a member of this generation, with these addresses by rank; first make the update that was put off, if so.
     Regroup { generation: Box<Generation>, addresses: Vec<String>, commit: bool },
+    /// Somebody waits to join: at the end of a step of this generation, stop, and hand over what that one begins with.
+    HandOver { generation: u32 },
     /// All work is done everywhere: give your account.
     Conclude,
     /// The pause is over: the segment to do now; none if the run stops.
@@ -98,6 +100,8 @@ pub enum RankCommand {
         generation: Option<Box<Generation>>,
         /// What all scripts have in common, if there are some; the parameters that all start from follow behind.
         script: Option<ScriptCommon>,
+        /// The worker that it stands for, if its script joins others: whose share of the data it reads.
+        stands_for: Option<usize>,
     },
 }
 
@@ -154,7 +158,10 @@ pub enum RankEvent {
     /// It has paused; the steps done by everybody together, if it knows, and what it needs to go on. Its numbers follow.
     Paused { step: Option<u64>, part: PackedState },
     /// Its generation has ended for it, and its parameters stand here; it listens at this address for the next one.
-    Standing { generation: u32, standing: RankStanding, address: String },
+    /// What it hands over to who joins there follows, if it was asked to.
+    Standing { generation: u32, standing: RankStanding, address: String, handed: Option<Box<PackedState>> },
+    /// It has nothing to hand over to who joins, and goes on.
+    HandsNothing { problem: String },
     /// The first step of its generation begins.
     Resumed { generation: u32 },
     /// It has done all its work, and waits until everybody has.

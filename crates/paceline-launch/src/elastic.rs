@@ -2,6 +2,7 @@
 //! goes on. Policy without processes: what is to be told to whom comes back as commands.
 
 mod resize;
+mod scripts;
 
 use std::ops::Range;
 use std::time::Instant;
@@ -17,6 +18,7 @@ use paceline_train::{Generation, Segment};
 use crate::control::RankCommand;
 
 pub(crate) use resize::Resized;
+use scripts::ScriptMembers;
 
 /// What members are told: each command with its member.
 pub(crate) type Commands = Vec<(MemberId, RankCommand)>;
@@ -92,8 +94,8 @@ pub(crate) struct ElasticRun {
     base: Setup,
     /// Blocks of the optimiser's memory.
     blocks: u16,
-    /// Whether workers have scripts, which keep their parameters and their optimiser's memory themselves.
-    scripts: bool,
+    /// What is known of the members' scripts, if they have some: these keep parameters and the optimiser's memory.
+    scripts: Option<ScriptMembers>,
     pub membership: Membership,
     /// The generation of messages.
     generation: u32,
@@ -113,8 +115,6 @@ pub(crate) struct ElasticRun {
     pub changes: Vec<MembershipChange>,
     /// How many of them were news already.
     reported: usize,
-    /// The step before which each member has ended, if it took part before.
-    pub ended_before: Vec<Option<u64>>,
     /// The furthest step that anybody has told of, or where a generation or a segment begins.
     pub reached: u64,
     /// Steps that each member has told of.
@@ -141,7 +141,7 @@ impl ElasticRun {
             elastic,
             base,
             blocks: blocks as u16,
-            scripts: false,
+            scripts: None,
             generation: 0,
             states: (0..members).map(state).collect(),
             drained: vec![false; members],
@@ -151,7 +151,6 @@ impl ElasticRun {
             resuming: None,
             changes: Vec::new(),
             reported: 0,
-            ended_before: vec![None; members],
             reached: 0,
             told: vec![0; members],
             clock_s: 0.0,
@@ -176,11 +175,6 @@ impl ElasticRun {
         self.told[member] = step;
     }
 
-    /// The same where workers have scripts: nobody joins it, since a script keeps what it has learned.
-    pub fn of_scripts(self) -> Self {
-        Self { scripts: true, ..self }
-    }
-
     /// Whether a member takes part in the present generation.
     pub fn takes_part(&self, member: MemberId) -> bool {
         self.membership.rank(member).is_some()
@@ -188,6 +182,9 @@ impl ElasticRun {
 
     /// The member that has the first share: it tells how far the run has come.
     pub fn first_worker(&self) -> MemberId {
+        if let Some(first) = self.stands_for(0) {
+            return first;
+        }
         let Membership { shares, workers, .. } = &self.membership;
         shares.first().or(workers.first()).copied().unwrap_or_default()
     }
@@ -259,7 +256,8 @@ impl ElasticRun {
                 self.lost_before[*member] = true;
             }
         }
-        if lost.is_empty() {
+        // One that was to join is missed where the run goes on with too few until it has.
+        if lost.is_empty() && !self.has_too_few_scripts() {
             return Vec::new();
         }
         self.begin_change(at_s);
@@ -285,7 +283,7 @@ impl ElasticRun {
     /// A process of a member was started: it comes back, or is new.
     pub fn started(&mut self, member: MemberId) {
         (self.states[member], self.drained[member]) = (MemberState::Starting, false);
-        self.lost_before[member] = false;
+        (self.lost_before[member], self.told[member]) = (false, 0);
         self.addresses[member].clear();
     }
 
@@ -300,6 +298,9 @@ impl ElasticRun {
         self.states[member] = MemberState::Waiting;
         if self.concluded {
             return vec![(member, RankCommand::Conclude)];
+        }
+        if self.scripts.is_some() && !self.is_server(member) {
+            return self.ask_to_hand_over();
         }
         let room = match self.is_server(member) {
             true => self.membership.servers.len() < self.membership.shards.len(),
@@ -356,7 +357,7 @@ impl ElasticRun {
         member: MemberId,
         generation: u32,
         standing: RankStanding,
-        address: String,
+        (address, handed): (String, Option<RankState>),
         at_s: f64,
     ) -> Commands {
         if generation != self.generation
@@ -367,6 +368,7 @@ impl ElasticRun {
         }
         self.addresses[member] = address;
         self.reached = self.reached.max(standing.at);
+        self.is_handed(member, standing.at, handed);
         self.states[member] = MemberState::Standing(standing);
         let first = self.change.is_none();
         self.begin_change(at_s);
@@ -409,7 +411,7 @@ impl ElasticRun {
             MemberState::Standing(standing) => (member, standing.at),
             _ => (member, self.told[member]),
         };
-        let part = |survivors: Vec<(MemberId, RankStanding)>| TakingPart {
+        let part = |survivors: Vec<(MemberId, RankStanding)>, workers: &[MemberId], least| TakingPart {
             told: self
                 .membership
                 .workers
@@ -418,21 +420,23 @@ impl ElasticRun {
                 .map(|m| told(*m))
                 .collect(),
             survivors,
-            workers: workers.clone(),
+            workers: workers.to_vec(),
             servers: servers.clone(),
-            least: self.elastic.least,
+            least,
             most: self.wanted,
         };
         // Who is to leave stays if the run cannot go on without it.
-        let on = regroup(&self.membership, &part(survivors(false)), &self.base);
-        let on = on.or_else(|_| regroup(&self.membership, &part(survivors(true)), &self.base));
+        let with = |workers: &[MemberId], least: usize| {
+            let on = regroup(&self.membership, &part(survivors(false), workers, least), &self.base);
+            on.or_else(|_| regroup(&self.membership, &part(survivors(true), workers, least), &self.base))
+        };
+        let on = match &self.scripts {
+            None => with(&workers, self.elastic.least),
+            Some(scripts) => scripts.regroup(&workers, self.elastic.least, with),
+        };
         let coming = |member: &MemberState| *member == MemberState::Starting;
         let more = more || self.states.iter().any(coming);
         let on = match on {
-            // A step that is made anew has another mean: a part that has the former one gets it, too.
-            Ok(on) if self.scripts => {
-                Regrouped { ahead: on.ahead.iter().map(|_| Vec::new()).collect(), ..on }
-            }
             Ok(on) => on,
             Err(RegroupEnd::TooFew { .. }) if more => {
                 self.change = Some(change);
@@ -456,6 +460,7 @@ impl ElasticRun {
         let segment = Segment { from: on.from, to: end_of(on.from), generation: self.generation };
         let addresses: Vec<String> =
             on.membership.ranks().map(|member| self.addresses[member].clone()).collect();
+        self.place_scripts(&before, on);
         let mut commands = Commands::new();
         for member in on.membership.ranks() {
             let (generation, commit) =
@@ -474,10 +479,13 @@ impl ElasticRun {
                         restored: None,
                         generation: Some(generation),
                         script: None,
+                        stands_for: self.number_of(member),
                     },
                 },
             ));
         }
+        // Nobody has to wait while what those who join begin with is on its way to them.
+        commands.sort_by_key(|(_, command)| !matches!(command, RankCommand::Peers { .. }));
         let stayed = |member: &MemberId| on.membership.rank(*member).is_some();
         let gone = before.ranks().filter(|member| !stayed(member));
         let stands = |member: &MemberId| matches!(self.states[*member], MemberState::Standing(_));
@@ -491,12 +499,9 @@ impl ElasticRun {
         for member in on.membership.ranks() {
             self.states[member] = MemberState::Active;
         }
-        for member in before.ranks().filter(|member| on.membership.rank(*member).is_none()) {
-            self.ended_before[member] = Some(on.from);
-        }
         let mut took_over = on.membership.took_over(&before);
         // A lost script's share is nobody's from now on.
-        took_over.retain(|member| !self.scripts || self.is_server(*member));
+        took_over.retain(|member| self.scripts.is_none() || self.is_server(*member));
         self.resuming = Some((
             change.since,
             MembershipChange {
@@ -516,7 +521,8 @@ impl ElasticRun {
                 pause_s: 0.0,
             },
         ));
-        (segment, commands)
+        // Told before the generation begins: its first step is the one.
+        (segment, [self.ask_to_hand_over(), commands].concat())
     }
 
     /// Samples that the change under way has dropped.
@@ -568,15 +574,17 @@ impl ElasticRun {
     pub fn parts(&self, kept: &[Option<RankState>], state: usize) -> Option<Vec<RankState>> {
         let shares = self.membership.shares.len();
         let mut states: Vec<&[f32]> = vec![&[]; shares];
-        for member in self.membership.workers.iter().filter(|_| !self.scripts) {
+        for member in self.membership.workers.iter().filter(|_| self.scripts.is_none()) {
             let own = kept[*member].as_ref()?.numbers("state");
             for (share, numbers) in self.shares_of(*member).into_iter().zip(own.chunks(state.max(1))) {
                 states[share] = numbers;
             }
         }
         let worker = |rank: usize| {
-            let present = kept[rank].as_ref().filter(|_| self.membership.workers.contains(&rank));
-            if self.scripts || !self.is_together() {
+            let here = || Some(rank).filter(|_| self.membership.workers.contains(&rank));
+            let member = if self.scripts.is_some() { self.stands_for(rank) } else { here() };
+            let present = member.and_then(|member| kept[member].as_ref());
+            if self.scripts.is_some() || !self.is_together() {
                 return present.or(kept[*self.membership.workers.first()?].as_ref()).cloned();
             }
             let stands_in = self.membership.shares[*self.base.positions(rank).first()?];

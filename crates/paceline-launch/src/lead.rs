@@ -149,8 +149,18 @@ impl<'l, 'w> Lead<'l, 'w> {
                     }
                     return Ok(None);
                 }
-                if let (RankEvent::Failed { message, .. }, true) = (&said, self.watch.is_coming(rank)) {
+                let (coming, joined) = (self.watch.is_coming(rank), self.watch.has_just_joined(rank));
+                if let (RankEvent::Attached { common, .. }, true) = (&said, coming) {
+                    if let Some(problem) = self.watch.attaches_late(rank, common) {
+                        self.report_failed(rank, &problem, report);
+                        self.ranks.signal(rank, ProcessSignal::Kill);
+                    }
+                    return Ok(None);
+                }
+                if let (RankEvent::Failed { message, .. }, true) = (&said, coming || joined) {
                     self.report_failed(rank, message, report);
+                    // Of no use without its script.
+                    self.ranks.signal(rank, ProcessSignal::Kill);
                     return Ok(None);
                 }
                 if self.watch.script_lost(rank, &said) {
@@ -346,12 +356,15 @@ impl<'l, 'w> Lead<'l, 'w> {
     fn tell_members(&mut self, commands: Commands) -> Result<(), LaunchError> {
         // Who is on its way is waited for, if too few are left.
         self.fill()?;
-        let regrouped = self.watch.regroup(self.revoking.brings_back())?;
+        let mut regrouped = self.watch.regroup(self.revoking.brings_back())?;
+        let handed = self.watch.hand_out(&mut regrouped);
         for (member, mut command) in commands.into_iter().chain(regrouped) {
-            if let RankCommand::Peers { interfaces: path, .. } = &mut command {
+            let mut numbers = &[][..];
+            if let RankCommand::Peers { interfaces: path, restored, .. } = &mut command {
                 *path = self.interfaces.as_ref().and_then(Interfaces::path);
+                numbers = if restored.is_some() { &handed } else { &[] };
             }
-            self.ranks.tell(member, command, &[]);
+            self.ranks.tell(member, command, numbers);
         }
         Ok(())
     }

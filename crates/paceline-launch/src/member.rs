@@ -5,11 +5,13 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use paceline_protocol::{Rank, RankStanding};
+use paceline_record::RankState;
 use paceline_train::{Generation, MemberControl, NextGeneration, TrainError};
 use paceline_wire::{Door, Identity, Interfaces, StreamOptions, Transport, TransportKind, WireError};
 
-use crate::control::{Place, RankEvent};
+use crate::control::{NUMBERS, Place, RankEvent};
 use crate::emulated::EmulatedNetwork;
+use crate::pauses::pack;
 use crate::rank::PauseCommand;
 
 /// How long the members of a generation may take to find each other: one that is lost meanwhile is not found.
@@ -67,9 +69,21 @@ impl MemberControl for Member<'_> {
         self.first.clone()
     }
 
-    fn stand(&mut self, generation: u32, standing: RankStanding) -> Result<NextGeneration, TrainError> {
+    fn stand(
+        &mut self,
+        generation: u32,
+        standing: RankStanding,
+        handed: Option<RankState>,
+    ) -> Result<NextGeneration, TrainError> {
         let door = listen(self.links.kind, self.links.place)?;
-        (self.say)(RankEvent::Standing { generation, standing, address: door.address() }, &[]);
+        let (handed, numbers) = handed.as_ref().map(pack).unzip();
+        let (mut handed, mut numbers) = (handed.map(Box::new), numbers.unwrap_or_default());
+        if numbers.len() > NUMBERS {
+            self.cannot_hand_over("its parameters and what its script keeps are more than 4 GiB".into());
+            (handed, numbers) = (None, Vec::new());
+        }
+        let address = door.address();
+        (self.say)(RankEvent::Standing { generation, standing, address, handed }, &numbers);
         self.door = Some(door);
         loop {
             match self.told.recv() {
@@ -85,6 +99,10 @@ impl MemberControl for Member<'_> {
                 Ok(_) => {}
             }
         }
+    }
+
+    fn cannot_hand_over(&mut self, problem: String) {
+        (self.say)(RankEvent::HandsNothing { problem }, &[]);
     }
 
     fn connect(&mut self, generation: &Generation, links: &[Rank]) -> Result<Box<dyn Transport>, TrainError> {

@@ -520,6 +520,7 @@ impl RankMailbox {
                 let regroup = PauseCommand::Regroup { generation, addresses, commit };
                 self.pauses.send(regroup).unwrap_or_default();
             }
+            RankCommand::HandOver { generation } => self.gate.ask_to_hand_over(generation),
             RankCommand::Conclude => self.pauses.send(PauseCommand::Conclude).unwrap_or_default(),
             RankCommand::Hold { request } => {
                 return Some(RankEvent::Held { step: self.gate.hold(), request });

@@ -103,6 +103,7 @@ pub(crate) struct Watch<'a> {
     missing: Missing,
     /// What each worker's script is, and the parameters of the first one.
     attached: Vec<Option<ScriptCommon>>,
+    framework: String,
     start: Vec<f32>,
     params: usize,
     state: usize,
@@ -163,7 +164,8 @@ impl<'a> Watch<'a> {
             clock: TrainingClock::default(),
             resumed_at: None,
             params: context.map_or(0, |context| context.setup.params),
-            attached: vec![None; launch.plan.workers],
+            attached: vec![None; world],
+            framework: String::new(),
             start: Vec::new(),
             under_way: 0,
             launch,
@@ -251,15 +253,25 @@ impl<'a> Watch<'a> {
         let script = self.attached.first().and_then(Clone::clone);
         let mut numbers = numbers.unwrap_or_default();
         numbers.extend_from_slice(&self.start);
-        (RankCommand::Peers { addresses, interfaces, segment, restored, generation, script }, numbers)
+        let stands_for = None;
+        let order =
+            RankCommand::Peers { addresses, interfaces, segment, restored, generation, script, stands_for };
+        (order, numbers)
     }
 
-    /// Whether every rank listens, and every script has attached.
-    fn ready(&mut self) -> Reaction {
-        let attached = self.launch.plan.script.is_none() || self.attached.iter().all(Option::is_some);
-        let begin = &self.addresses[..self.launch.plan.processes()];
+    /// Whether every rank listens, and every script has attached: then the run begins.
+    fn ready(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<Reaction, LaunchError> {
+        let plan = self.launch.plan;
+        let attached = plan.script.is_none() || self.attached[..plan.workers].iter().all(Option::is_some);
+        let begin = &self.addresses[..plan.processes()];
         self.connected = attached && begin.iter().all(|a| !a.is_empty());
-        if self.connected { Reaction::Connect } else { Reaction::Nothing }
+        if !self.connected {
+            return Ok(Reaction::Nothing);
+        }
+        if plan.script.is_some() {
+            self.scripts_begin(report)?;
+        }
+        Ok(Reaction::Connect)
     }
 
     /// A worker's script has attached; what is wrong with it, if it is another one than the first worker's.
@@ -271,19 +283,23 @@ impl<'a> Watch<'a> {
         params: Vec<f32>,
         report: &mut dyn FnMut(Event<'_>),
     ) -> Result<Reaction, LaunchError> {
-        let plan = self.launch.plan;
         if rank == 0 {
             self.start = params;
         }
-        self.attached[rank] = Some(common);
+        (self.attached[rank], self.framework) = (Some(common), framework.to_owned());
         if let Some((rank, problem)) = self.misfit() {
             let hint =
                 "all workers run the same script: does its model depend on the rank, or on the machine?";
-            let (role, kind) = (role(plan, rank), FailureKind::Plan);
+            let (role, kind) = (role(self.launch.plan, rank), FailureKind::Plan);
             return Err(LaunchError::Failed { role, rank, message: problem, hint: hint.into(), kind });
         }
-        let reaction = self.ready();
-        if let (Reaction::Connect, Some(Some(common))) = (&reaction, self.attached.first()) {
+        self.ready(report)
+    }
+
+    /// All scripts have attached: what the run trains is known.
+    fn scripts_begin(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<(), LaunchError> {
+        let plan = self.launch.plan;
+        if let Some(Some(common)) = self.attached.first() {
             let context = RankContext::of_script(plan, common.layout.clone(), None, 0);
             let refused = |Refusal { flag, value, problem }| PlanError { flag, value, problem };
             if !plan.alone() {
@@ -304,13 +320,13 @@ impl<'a> Watch<'a> {
                 steps: context.setup.end(),
                 kernels: paceline_nn::accel::Level::detect().to_string(),
             });
-            report(Event::Attached { framework, tensors });
+            report(Event::Attached { framework: &self.framework, tensors });
         }
-        Ok(reaction)
+        Ok(())
     }
 
     /// A worker whose script has other tensors than the first worker's, and which.
-    fn misfit(&self) -> Option<(usize, String)> {
+    pub(crate) fn misfit(&self) -> Option<(usize, String)> {
         let first = self.attached.first()?.as_ref()?;
         let other = |(rank, common): (usize, &Option<ScriptCommon>)| {
             let common = common.as_ref().filter(|common| common.layout != first.layout)?;
@@ -385,7 +401,7 @@ impl<'a> Watch<'a> {
                     return Ok(Reaction::Members(elastic.listens(rank, address, self.clock.now_s())));
                 }
                 self.addresses[rank] = address;
-                return Ok(self.ready());
+                return self.ready(report);
             }
             RankEvent::Attached { common, framework } => {
                 return self.attach(rank, common, &framework, numbers, report);
@@ -401,16 +417,14 @@ impl<'a> Watch<'a> {
                     self.look_at_target();
                 }
             }
-            RankEvent::Standing { generation, standing, address } => {
+            RankEvent::Standing { generation, standing, address, handed } => {
                 let Some(elastic) = &mut self.elastic else { return Ok(Reaction::Nothing) };
-                return Ok(Reaction::Members(elastic.stood(
-                    rank,
-                    generation,
-                    standing,
-                    address,
-                    self.clock.now_s(),
-                )));
+                let (handed, now_s) =
+                    (handed.and_then(|packed| unpack(*packed, &numbers)), self.clock.now_s());
+                let commands = elastic.stood(rank, generation, standing, (address, handed), now_s);
+                return Ok(Reaction::Members(commands));
             }
+            RankEvent::HandsNothing { problem } => return Ok(self.nobody_joins(rank, &problem, report)),
             RankEvent::Resumed { generation } => {
                 if generation > 0 {
                     // Somebody may have been lost before its first step began.

@@ -378,6 +378,17 @@ impl Plan {
         process < self.workers || process >= self.workers + self.servers
     }
 
+    /// The most workers that there can be: as many shares of their data scripts are told of.
+    pub fn script_workers(&self) -> usize {
+        self.elastic.map_or(self.workers, |elastic| elastic.most.max(self.workers))
+    }
+
+    /// The number of a worker that the script of a process goes by until it is told which share of the data it reads.
+    pub fn script_number(&self, process: usize) -> usize {
+        let later = process.saturating_sub(self.servers) % self.script_workers();
+        if process < self.workers { process } else { later }
+    }
+
     /// Shares of a global batch.
     pub fn shares(&self) -> usize {
         self.shares.unwrap_or(self.replicas())
@@ -543,8 +554,12 @@ impl Plan {
 
     /// The GPU of a worker, by number or UUID: workers of a machine take them in turn. Emulated hosts are one machine.
     pub fn gpu_of(&self, rank: usize) -> Option<&str> {
-        let gpus =
-            &self.script.as_ref().filter(|script| !script.gpus.is_empty() && rank < self.workers)?.gpus;
+        let gpus = &self.script.as_ref().filter(|script| !script.gpus.is_empty())?.gpus;
+        if rank >= self.workers {
+            // Workers that come later have no machine yet: they take the GPUs in turn.
+            let later = self.elastic.is_some() && rank < self.members() && self.is_worker(rank);
+            return later.then(|| &gpus[(rank - self.servers) % gpus.len()][..]);
+        }
         let layout = self.layout();
         let index = match self.network {
             Some(_) => rank,

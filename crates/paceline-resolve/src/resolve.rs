@@ -68,6 +68,10 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
     let lr_scaling: String = given.required("lr-scaling")?;
     // As many shares as workers are the usual ones, where each worker is a replica of the model.
     let shares: Option<usize> = given.optional("shares")?.filter(|shares| stages > 1 || *shares != workers);
+    let elastic = elastic(given, workers)?;
+    // Scripts divide their data by as many workers as there can be.
+    let of_scripts = elastic.filter(|elastic| script.is_some() && elastic.most > workers);
+    let shares = of_scripts.map(|elastic| elastic.most).or(shares);
     let replicas = workers / stages.max(1);
     let alone = shares.unwrap_or(replicas) == 1 && servers == 0;
     let strategy = match given.text("strategy") {
@@ -117,7 +121,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
             Some(Cuts::Auto) | None => Vec::new(),
         },
         shares,
-        elastic: elastic(given, workers)?,
+        elastic,
         saved_as: None,
         revoke: given.path("revoke").map(revocations).transpose()?,
         micro_batches: given.required("micro-batches")?,
@@ -398,8 +402,7 @@ fn check_script(plan: &Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Refuses members of a run of scripts that cannot change so: scripts keep their parameters and the optimiser's memory, so
-/// that one that is started anew has neither.
+/// Refuses members of a run of scripts that cannot change so.
 fn check_members(plan: &Plan, script: &Script) -> Result<(), PlanError> {
     let Some(elastic) = &plan.elastic else { return Ok(()) };
     let refuse = |flag: &str, value: String, problem: &str| Err(PlanError::new(flag, value, problem));
@@ -409,24 +412,16 @@ fn check_members(plan: &Plan, script: &Script) -> Result<(), PlanError> {
                        program averages, e.g. --strategy ring-allreduce";
         return refuse("--strategy", plan.strategy.clone(), problem);
     }
-    if elastic.most > plan.workers {
-        let problem = "a script keeps its parameters and its optimiser's memory, so nobody joins its run later: the most \
-                       workers are those that it begins with";
-        return refuse("--elastic", bounds, problem);
-    }
-    if elastic.spares > 0 {
-        let problem = "a script keeps its parameters and its optimiser's memory, and a spare's would have neither: leave it \
-                       out";
-        return refuse("--spare", elastic.spares.to_string(), problem);
-    }
-    let back = plan.revoke.iter().flat_map(|file| &file.revoke).find(|one| one.back_after_s.is_some());
-    if let Some(one) = back {
-        let problem = format!(
-            "rank {} comes back with back-after-s, and nobody joins a run of scripts, which keep their parameters and their \
-             optimisers' memory: leave it out",
-            one.rank
-        );
-        return refuse("--revoke", String::new(), &problem);
+    let back = plan.revoke.iter().flat_map(|file| &file.revoke).any(|one| one.back_after_s.is_some());
+    let joins = [
+        (elastic.most > plan.workers, "--elastic", bounds),
+        (elastic.spares > 0, "--spare", elastic.spares.to_string()),
+        (back, "--revoke", String::new()),
+    ];
+    if let Some((_, flag, value)) = joins.into_iter().find(|(given, ..)| *given && script.auto) {
+        let problem =
+            "nobody joins a run of unchanged scripts (--auto): where they are in their data is not known";
+        return refuse(flag, value, problem);
     }
     if script.apply == "server" {
         let problem = "the servers' optimiser has settings for each tensor, and is not handed over: members can change \

@@ -5,6 +5,7 @@
 //! connects anew and goes on.
 
 use paceline_protocol::{GenerationMembers, MemberId, Rank, RankStanding, Setup};
+use paceline_record::RankState;
 use paceline_wire::Transport;
 use serde::{Deserialize, Serialize};
 
@@ -71,8 +72,16 @@ pub trait MemberControl {
     /// The generation that the member begins with.
     fn first(&self) -> Generation;
 
-    /// Says where the member stands, and waits for what is next.
-    fn stand(&mut self, generation: u32, standing: RankStanding) -> Result<NextGeneration, TrainError>;
+    /// Says where the member stands, with what it hands over to who joins there, and waits for what is next.
+    fn stand(
+        &mut self,
+        generation: u32,
+        standing: RankStanding,
+        handed: Option<RankState>,
+    ) -> Result<NextGeneration, TrainError>;
+
+    /// Says that the member has nothing to hand over to who joins, and why.
+    fn cannot_hand_over(&mut self, problem: String);
 
     /// Connects the member to its peers in a generation.
     fn connect(&mut self, generation: &Generation, links: &[Rank]) -> Result<Box<dyn Transport>, TrainError>;

@@ -5,6 +5,7 @@ mod exchange;
 mod failing;
 mod flat;
 mod given;
+mod handing;
 mod starting;
 
 use std::collections::VecDeque;
@@ -36,10 +37,14 @@ pub use starting::ScriptRequest;
 use failing::{gone, refuse, refuse_script};
 use flat::{OpenRanges, merged, packed, unpacked};
 use given::Given;
+use handing::Handing;
 use starting::{DEVICE, check, check_file, check_version, command};
 
 /// Longest single wait for a script, so that other things are looked at.
 const WAIT: Duration = Duration::from_millis(100);
+/// Most bytes that a script keeps: no more travels at once.
+const MOST_KEPT: usize = 4 << 30;
+
 /// What a script waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
@@ -67,6 +72,8 @@ pub struct ScriptSource {
     gives: Gives,
     takes: Takes,
     workers: usize,
+    /// The number of a worker that the script goes by: which share of the data it reads.
+    number: Rank,
     /// The buffers, until the worker takes them; and the parameters once more, to read what the script leaves there.
     memory: Option<(TensorStorage, TensorStorage)>,
     params: TensorStorage,
@@ -75,6 +82,8 @@ pub struct ScriptSource {
     apart: bool,
     /// What the script has given of its step, where members may change.
     given: Option<Given>,
+    /// Whether what it keeps is wanted for somebody who joins.
+    handing: Handing,
     start: Vec<f32>,
     waits: Waits,
     /// Steps that nothing was exchanged in, and that are not accounted for yet.
@@ -147,8 +156,8 @@ impl ScriptSource {
         let welcome = Welcome {
             protocol: PROTOCOL,
             package: env!("CARGO_PKG_VERSION").into(),
-            rank,
-            workers: plan.workers,
+            rank: plan.script_number(rank),
+            workers: plan.script_workers(),
             seed: plan.seed,
             numbers,
             ranges: own.iter().map(|tensor| (tensor.range.start, tensor.range.len())).collect(),
@@ -173,6 +182,7 @@ impl ScriptSource {
             gives,
             takes,
             workers: plan.workers,
+            number: plan.script_number(rank),
             params: again,
             start: Vec::new(),
             waits: Waits::Start,
@@ -189,12 +199,16 @@ impl ScriptSource {
             memory: None,
             apart: plan.elastic.is_some() && takes == Takes::GradientsFromParameters,
             given: None,
+            handing: Handing::NotAsked,
         };
         let told = source.socket.hand_over(&RankMessage::Welcome(&welcome), &descriptors);
         told.map_err(|error| source.gone(error))?;
         source.memory = Some((params, grads));
         match source.hear()? {
-            ScriptMessage::Ready => Ok(source),
+            ScriptMessage::Ready => {
+                source.process.at(ScriptPlace::Attached, 0);
+                Ok(source)
+            }
             other => Err(source.nonsense(format!("{} before READY", other.name()))),
         }
     }
@@ -207,6 +221,11 @@ impl ScriptSource {
     /// The parameters that all scripts start from.
     pub fn start_from(&mut self, params: Vec<f32>) {
         self.start = params;
+    }
+
+    /// The number of a worker that the script goes by once it is started.
+    pub fn stand_for(&mut self, number: Rank) {
+        self.number = number;
     }
 
     /// Waits for the script's next word, whatever else happens.
@@ -235,7 +254,12 @@ impl ScriptSource {
                 self.step += 1;
                 self.process.at(ScriptPlace::Outside, self.step);
             }
-            ScriptMessage::Part(bytes) => self.parts.extend(bytes),
+            ScriptMessage::Part(bytes) => {
+                self.parts.extend(bytes);
+                if self.parts.len() > MOST_KEPT {
+                    return Err(self.nonsense(format!("PARTs of more than {MOST_KEPT} bytes")));
+                }
+            }
             ScriptMessage::Saved { bytes, .. } => {
                 if bytes != self.parts.len() as u64 {
                     let came = self.parts.len();
@@ -276,12 +300,12 @@ impl ScriptSource {
         let scale = self.scale(begin.scale);
         match self.waits {
             Waits::Start => {
-                if self.apart {
+                if self.apart && self.handing != Handing::Received {
                     self.params.copy_from_slice(params);
                 }
                 self.step = begin.step;
-                let kept = unpacked(&self.state);
-                self.say(&RankMessage::Start { step: begin.step, scale, kept: &kept })?;
+                let (kept, rank) = (unpacked(&self.state), self.number);
+                self.say(&RankMessage::Start { step: begin.step, scale, kept: &kept, rank })?;
                 self.process.at(ScriptPlace::Outside, begin.step);
             }
             Waits::Go => self.say(&RankMessage::Go { over: false, scale })?,
@@ -302,8 +326,10 @@ impl ScriptSource {
             let heard = self.socket.try_next().map_err(|error| self.gone(error))?;
             let waits = heard.is_none();
             if let Some(message) = heard.map_or(Ok(None), |heard| self.aside(heard, clock))? {
+                self.computes_on(&message);
                 return Ok(Some(message));
             }
+            self.saved_itself()?;
             // It has saved itself for a pause that members who changed have ended.
             self.go_on(begin, params)?;
             if waits && sink.wait(WAIT) {
@@ -444,15 +470,21 @@ impl GradientSource for ScriptSource {
     }
 
     fn settled(&mut self, step: u64, next: AfterStep, params: &[f32]) -> Result<(), TrainError> {
-        let scale = if let AfterStep::Next(scale) = next { self.scale(scale) } else { 1.0 };
+        let scale = match next {
+            AfterStep::Next(scale) | AfterStep::HandOver(scale) => self.scale(scale),
+            AfterStep::Pause | AfterStep::End => 1.0,
+        };
         if let Waits::Settled(_) = self.waits {
             if self.apart {
                 self.params.copy_from_slice(params);
             }
             self.process.at(ScriptPlace::Settled, step);
-            let save = next == AfterStep::Pause;
+            let save = matches!(next, AfterStep::Pause | AfterStep::HandOver(_));
             self.say(&RankMessage::Settled { step, over: false, save, scale })?;
             self.waits = Waits::Nothing;
+            if let AfterStep::HandOver(_) = next {
+                self.handing = Handing::Asked;
+            }
         }
         if next == AfterStep::End {
             self.say(&RankMessage::Over)?;
@@ -494,7 +526,10 @@ impl GradientSource for ScriptSource {
     fn finish(&mut self, clock: &mut Clock) -> Result<Option<Vec<f32>>, TrainError> {
         let over = |step| RankMessage::Settled { step, over: true, save: false, scale: 1.0 };
         match self.waits {
-            Waits::Start => self.say(&RankMessage::Start { step: self.step, scale: 1.0, kept: &[] })?,
+            Waits::Start => {
+                let (step, rank) = (self.step, self.number);
+                self.say(&RankMessage::Start { step, scale: 1.0, kept: &[], rank })?;
+            }
             Waits::Settled(step) => self.say(&over(step))?,
             Waits::Go => self.say(&RankMessage::Go { over: true, scale: 1.0 })?,
             Waits::Nothing => self.say(&RankMessage::Over)?,
@@ -573,10 +608,22 @@ impl GradientSource for ScriptSource {
         Ok(())
     }
 
+    fn restore_own(&mut self, params: &[f32]) {
+        if params.len() == self.params.len() {
+            self.params.copy_from_slice(params);
+            self.handing = Handing::Received;
+        }
+    }
+
+    fn handed_over(&mut self) -> Option<Result<(), String>> {
+        self.handing.told()
+    }
+
     fn take_place(&mut self, setup: &Setup, _: Rank) -> Result<(), TrainError> {
         let flags = self.layout.tensors[..self.flags].last().map_or(0, |tensor| tensor.range.end);
         let given = self.given.get_or_insert_with(|| Given::new(self.layout.params, flags));
         given.workers(setup.workers);
+        self.handing.forget();
         self.process.bear_with();
         Ok(())
     }

@@ -77,6 +77,8 @@ struct GateState {
     abandoned: bool,
     /// The generation whose members are to stop where they are.
     asked: Option<u32>,
+    /// The generation in which this worker hands over what somebody who joins begins with.
+    hands_over: Option<u32>,
 }
 
 impl StepGate {
@@ -108,7 +110,18 @@ impl StepGate {
     pub fn ask_to_stop(&self, generation: u32) {
         let mut state = self.lock();
         (state.asked, state.stop, state.limit) = (Some(generation), None, None);
+        state.hands_over = state.hands_over.filter(|hands_over| *hands_over > generation);
         self.bell.notify_all();
+    }
+
+    /// Asks for what somebody who joins begins with, at the end of a step of this generation, which may not have begun.
+    pub fn ask_to_hand_over(&self, generation: u32) {
+        self.lock().hands_over = Some(generation);
+    }
+
+    /// Whether that was asked for in this generation, or before a pause; then it is not any more.
+    pub(crate) fn takes_hand_over(&self, generation: u32) -> bool {
+        self.lock().hands_over.take_if(|asked| *asked <= generation).is_some()
     }
 
     /// Whether the members of this generation are to stop where they are.

@@ -367,7 +367,7 @@ impl<'a> Server<'a> {
         loop {
             let Some(members) = &mut control.members else { return Ok(false) };
             let NextGeneration::GoOn { generation, .. } =
-                members.stand(control.segment.generation, standing)?
+                members.stand(control.segment.generation, standing, None)?
             else {
                 return Ok(false);
             };

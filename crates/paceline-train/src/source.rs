@@ -113,6 +113,8 @@ pub trait GradientSink<'g> {
 pub enum AfterStep {
     /// Another one, whose gradient is weighted so.
     Next(GradientScale),
+    /// The same, but the source is first asked for what somebody who joins begins with.
+    HandOver(GradientScale),
     /// A pause: what the source needs to go on is asked for.
     Pause,
     /// Nothing: the run is over.
@@ -278,6 +280,14 @@ pub trait GradientSource {
 
     /// Takes up a state that was saved.
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError>;
+
+    /// Takes up parameters that are not those of the worker's buffer, where somebody who is at the same step has others.
+    fn restore_own(&mut self, _params: &[f32]) {}
+
+    /// What came of asking for what somebody who joins begins with, told once: its state is that, or why there is none.
+    fn handed_over(&mut self) -> Option<Result<(), String>> {
+        None
+    }
 
     /// Goes on as another rank, with other positions, after a change of members.
     fn take_place(&mut self, _setup: &Setup, _rank: Rank) -> Result<(), TrainError> {

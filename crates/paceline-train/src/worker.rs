@@ -215,7 +215,8 @@ impl<'a> Worker<'a> {
             let named = &mut [("params", &mut buffers.params[..])];
             account = restore(&part, named, &mut buffers.update, &mut buffers.scratch)?;
             source.restore(part.numbers("state"))?;
-            engine.times = account.times(setup.world());
+            source.restore_own(part.numbers("own"));
+            engine.times = account.times(engine.times.wait_for.len());
         }
         if generation.as_ref().is_some_and(Generation::gives_optimiser) {
             buffers.show_optimiser();
@@ -285,6 +286,8 @@ impl<'a> Worker<'a> {
                 self.taken = self.settled;
                 members.resumed(control.segment.generation);
             }
+            // One that cannot hand anything over goes on.
+            self.handed_over(source, control);
             if std::mem::take(&mut self.evaluation_due) && self.evaluate(source, control, say)? {
                 return Ok(GenerationEnd::Finished);
             }
@@ -342,6 +345,9 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let next = match self.engine.next_begin() {
+                Some(begin) if control.gate.takes_hand_over(control.segment.generation) => {
+                    AfterStep::HandOver(begin.scale)
+                }
                 Some(begin) => AfterStep::Next(begin.scale),
                 None if self.finished(control) => AfterStep::End,
                 None => AfterStep::Pause,
@@ -517,7 +523,8 @@ impl<'a> Worker<'a> {
         let memory = self.setup.stages.is_some().then(|| buffers.counted(source.pass_bytes()));
         Ok(Summary {
             steps: self.done,
-            samples: self.taken,
+            // What a step that was given up has taken is not trained on.
+            samples: if self.generation.is_some() { self.settled } else { self.taken },
             train_s,
             last: self.last,
             params: own_params.unwrap_or_else(|| buffers.params.to_vec()),

@@ -121,8 +121,8 @@ def shard(dataset: Any) -> Any:
 
     For trainers that make their own loaders. :meth:`Run.shard` is better where the script makes them.
     """
-    rank, workers = _attach.rank_and_workers()
-    return dataset if not _attach.started_by_rank() else _share_of(dataset, rank, workers)
+    _, workers = _attach.rank_and_workers()
+    return dataset if not _attach.started_by_rank() else _share_of(dataset, None, workers)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
-from ..attach import AttachError
+from ..attach import AttachError, rank_and_workers
 from .clock import now
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def shard(run: Optional["AttachedRun"], data: Any, drop_last: Optional[bool], op
     return data if run is None else share_of(data, run.rank, run.workers, drop_last)
 
 
-def share_of(data: Any, rank: int, workers: int, drop_last: Optional[bool] = None) -> Any:
-    """A view of every p-th sample of a dataset."""
+def share_of(data: Any, rank: Optional[int], workers: int, drop_last: Optional[bool] = None) -> Any:
+    """A view of every p-th sample of a dataset; without a rank, of the one that this script has when it is read."""
     even = drop_last is not False
     if isinstance(data, IterableDataset):
         return IterableShare(data, rank, workers, even)
@@ -207,11 +207,11 @@ class BatchShare(_Share, Sampler):  # type: ignore[type-arg]
 class DatasetShare(Dataset):  # type: ignore[type-arg]
     """Every p-th sample of a dataset."""
 
-    def __init__(self, dataset: Any, rank: int, workers: int, even: bool) -> None:
+    def __init__(self, dataset: Any, rank: Optional[int], workers: int, even: bool) -> None:
         _check_length(len(dataset), workers)
         self.dataset = dataset
         self._rank, self._workers = rank, workers
-        self._length = _length(len(dataset), rank, workers, even)
+        self._length = _length(len(dataset), _present(rank), workers, even)
 
     def __len__(self) -> int:
         return self._length
@@ -219,32 +219,37 @@ class DatasetShare(Dataset):  # type: ignore[type-arg]
     def __getitem__(self, index: int) -> Any:
         if not -self._length <= index < self._length:
             raise IndexError(f"sample {index} of {self._length}")
-        return self.dataset[self._rank + index % self._length * self._workers]
+        return self.dataset[_present(self._rank) + index % self._length * self._workers]
 
 
 class IterableShare(IterableDataset):  # type: ignore[type-arg]
     """Every p-th sample of a stream that all workers read."""
 
-    def __init__(self, dataset: Iterable[Any], rank: int, workers: int, even: bool) -> None:
+    def __init__(self, dataset: Iterable[Any], rank: Optional[int], workers: int, even: bool) -> None:
         self.dataset = dataset
         self._rank, self._workers, self._even = rank, workers, even
         self.epoch = 0
         self.skip = 0
 
     def __len__(self) -> int:
-        return _length(len(self.dataset), self._rank, self._workers, self._even)  # type: ignore[arg-type]
+        return _length(len(self.dataset), _present(self._rank), self._workers, self._even)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        mine = None
+        mine, rank = None, _present(self._rank)
         for index, sample in enumerate(self.dataset):
             place = index % self._workers
-            if place == self._rank:
+            if place == rank:
                 mine = sample
                 if not self._even:
                     yield mine
             # The others must have got theirs, or the tail would be of different length.
             if self._even and place == self._workers - 1:
                 yield mine
+
+
+def _present(rank: Optional[int]) -> int:
+    """A rank, or the one that this script has now."""
+    return rank_and_workers()[0] if rank is None else rank
 
 
 def _length(total: int, rank: int, workers: int, even: bool) -> int:

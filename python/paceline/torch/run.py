@@ -128,7 +128,7 @@ class AttachedRun(Run):
     ) -> None:
         super().__init__(model, optimizer)
         self.link = link
-        self.rank, self.workers, self.seed = link.rank, link.workers, link.seed
+        self.workers, self.seed = link.workers, link.seed
         self._depth = 0
         self._synchronised = True
         self.accumulating: Optional[Callable[[], bool]] = None
@@ -139,6 +139,7 @@ class AttachedRun(Run):
         self.checkpoint = state.Checkpoint(self)
         self._memory.put_parameters()
         link.start()
+        self.rank = link.rank
         self._memory.take_parameters()
         self.checkpoint.restore(link.kept)
         self._delegated: Optional[Delegated] = None

@@ -69,6 +69,7 @@ class Checkpoint:
                 "loaders": [loader.position for loader in self._loaders],
                 "epoch": self.epoch,
                 "random": torch.get_rng_state(),
+                "rank": self._run.rank,
             },
             written,
         )
@@ -83,7 +84,9 @@ class Checkpoint:
         self._run.model.load_state_dict(self._restored["model"])
         self.restore_optimizer()
         self.epoch = self.first_epoch = self._restored["epoch"]
-        torch.set_rng_state(self._restored["random"])
+        # Another worker's would draw the same numbers as that one does.
+        if self._restored.get("rank", self._run.rank) == self._run.rank:
+            torch.set_rng_state(self._restored["random"])
 
     def restore_optimizer(self) -> None:
         """Restores the optimizer, if there is one yet and something was kept of it."""

@@ -25,7 +25,7 @@ fn words(workers: &[MemberId], (one, several): (&str, &str)) -> String {
 
 impl ElasticRun {
     /// Workers that take part and stay.
-    fn staying(&self) -> Vec<MemberId> {
+    pub(super) fn staying(&self) -> Vec<MemberId> {
         let stays = |member: &MemberId| {
             let gone = matches!(self.states[*member], MemberState::Gone | MemberState::Starting);
             !self.drained[*member] && !gone && self.states[*member] != MemberState::Waiting
@@ -34,7 +34,7 @@ impl ElasticRun {
     }
 
     /// Workers that could take part at once, or soon.
-    fn reserve(&self, state: &MemberState) -> Vec<MemberId> {
+    pub(super) fn reserve(&self, state: &MemberState) -> Vec<MemberId> {
         let members = (0..self.states.len()).filter(|member| !self.is_server(*member));
         members.filter(|member| self.states[*member] == *state).collect()
     }
@@ -80,9 +80,7 @@ impl ElasticRun {
             if leaving.is_empty() {
                 return Ok(resized);
             }
-        } else if self.scripts {
-            let problem = "its workers have scripts, which keep their parameters and their optimiser's memory: nobody joins \
-                           them";
+        } else if let Some(problem) = self.is_closed() {
             return Err(format!("it has {here} workers, and cannot have more: {problem}"));
         } else {
             let needed = workers.saturating_sub(here + coming);
@@ -100,6 +98,10 @@ impl ElasticRun {
             };
             resized.starts = starts;
             if waiting.is_empty() {
+                return Ok(resized);
+            }
+            if self.scripts.is_some() {
+                resized.commands = self.ask_to_hand_over();
                 return Ok(resized);
             }
         }
@@ -149,6 +151,7 @@ impl ElasticRun {
 mod tests {
     use paceline_plan::Elastic;
     use paceline_protocol::{RankStanding, Setup};
+    use paceline_record::RankState;
 
     use super::*;
     use crate::control::RankCommand;
@@ -165,7 +168,7 @@ mod tests {
         for (member, command) in asked {
             let RankCommand::Stand { generation } = command else { panic!("{command:?}") };
             let standing = RankStanding { at, ..RankStanding::default() };
-            run.stood(*member, *generation, standing, format!("address {member}"), 0.0);
+            run.stood(*member, *generation, standing, (format!("address {member}"), None), 0.0);
         }
         run.regroup(false, |_| 50, |dropped| dropped.steps.clone().count()).unwrap().expect("all stand").1
     }
@@ -223,7 +226,7 @@ mod tests {
             for (member, command) in run.lost(&[2], 1.0) {
                 let RankCommand::Stand { generation } = command else { panic!("{command:?}") };
                 let standing = RankStanding { at: 7, ready, ..RankStanding::default() };
-                run.stood(member, generation, standing, String::new(), 1.0);
+                run.stood(member, generation, standing, (String::new(), None), 1.0);
             }
             run.regroup(false, |_| 50, |_| 0).unwrap().expect("all stand");
             let changes = run.resumed(1).iter().map(|change| (change.step, change.steps_anew));
@@ -272,15 +275,61 @@ mod tests {
         assert_eq!(run.changes.len(), 3);
     }
 
+    /// What a member is told of what is handed over.
+    fn hands_over(told: &Commands) -> Vec<MemberId> {
+        let asked = told.iter().filter(|(_, told)| matches!(told, RankCommand::HandOver { .. }));
+        asked.map(|(member, _)| *member).collect()
+    }
+
     #[test]
-    fn runs_of_scripts_shrink_and_do_not_grow() {
-        let mut run = run(4, 0, TWO_TO_FOUR).of_scripts();
-        let shrinks = run.resize(3, 1.0).unwrap();
-        assert_eq!(shrinks.words, "3 workers: worker 3 is to leave");
-        regrouped(&mut run, &shrinks.commands, 7);
-        assert_eq!((run.ended_before[3], run.ended_before[2]), (Some(7), None));
-        let refused = run.resize(4, 2.0).unwrap_err();
-        assert!(refused.contains("it has 3 workers, and cannot have more"), "{refused}");
+    fn who_joins_scripts_waits_until_one_of_them_has_stopped_for_it_and_begins_there() {
+        let mut run = run(3, 0, TWO_TO_FOUR).of_scripts(None);
+        let asked = run.lost(&[1], 1.0);
+        regrouped(&mut run, &asked, 7);
+        let grows = run.resize(4, 2.0).unwrap();
+        assert_eq!((&grows.starts[..], grows.commands.len()), (&[1, 3][..], 0));
+        run.started(3);
+        let asked = run.listens(3, "address 3".into(), 3.0);
+        assert_eq!(hands_over(&asked), [0], "nobody else is told anything");
+        assert!(!run.is_changing());
+        run.started(1);
+        assert!(run.listens(1, "address 1".into(), 3.1).is_empty(), "that was asked for already");
+        let state = || RankState { tensors: vec![("state".into(), vec![1.0])], account: String::new() };
+        let standing = |at| RankStanding { at, ..RankStanding::default() };
+        let asked = run.stood(0, 1, standing(9), ("address 0".into(), Some(state())), 3.2);
+        assert!(matches!(asked[..], [(2, RankCommand::Stand { .. })]), "{asked:?}");
+        run.stood(2, 1, standing(9), ("address 2".into(), None), 3.2);
+        let (segment, told) = run.regroup(false, |_| 50, |_| 0).unwrap().expect("all stand");
+        assert_eq!((segment.from, run.begins_with()), (9, Some(state())));
+        let numbers = told.iter().filter_map(|(member, told)| match told {
+            RankCommand::Peers { stands_for, .. } => Some((*member, *stands_for)),
+            _ => None,
+        });
+        assert_eq!(numbers.collect::<Vec<_>>(), [(1, Some(1)), (3, Some(3))]);
+        assert_eq!(run.steps_of(1), [0..7, 9..u64::MAX]);
+        assert!(run.has_just_joined(1) && !run.has_just_joined(2));
+        run.stepped(1, 10);
+        assert!(!run.has_just_joined(1));
+    }
+
+    #[test]
+    fn what_was_handed_over_at_another_step_is_nobodys() {
+        let mut run = run(4, 0, Elastic { least: 3, spares: 1, ..TWO_TO_FOUR }).of_scripts(None);
+        run.addresses[4] = "address 4".into();
+        let asked = run.lost(&[3], 1.0);
+        let told = regrouped(&mut run, &asked, 7);
+        assert_eq!(hands_over(&told), [0], "one of them saves itself for the spare");
+        assert!(told.iter().all(|(member, _)| *member != 4));
+        let state = RankState { tensors: vec![("state".into(), vec![1.0])], account: String::new() };
+        let standing = |at| RankStanding { at, ..RankStanding::default() };
+        run.stood(0, 1, standing(8), ("address 0".into(), Some(state)), 2.0);
+        run.stood(1, 1, standing(7), ("address 1".into(), None), 2.0);
+        run.lost(&[0], 2.1);
+        run.stood(2, 1, standing(7), ("address 2".into(), None), 2.2);
+        let (segment, told) =
+            run.regroup(false, |_| 50, |_| 0).unwrap_or_else(|_| panic!("it waits")).unwrap();
+        assert_eq!((segment.from, run.begins_with()), (7, None));
+        assert_eq!(hands_over(&told), [1]);
     }
 
     #[test]

@@ -107,11 +107,8 @@ fn life(
                 dataset = Some(loaded.map_err(|error| failed(&error.into()))?);
             }
             let mut context = RankContext::new(&typed, dataset.as_ref(), rank).map_err(|e| failed(&e))?;
-            if late {
-                say(listens(), &[]);
-            }
             let mut start = RankStart::default();
-            if plan.script.is_some() && rank < plan.workers {
+            if plan.script.is_some() && plan.is_worker(rank) {
                 let listener: ScriptListener = Arc::new(|event| {
                     let told = scripts::event(event);
                     // A launcher that does not listen any more has ended: nothing is left to tell.
@@ -120,7 +117,13 @@ fn life(
                 start.source =
                     Some(scripts::attach(&typed, rank, recording.is_some(), &conditions, listener, say)?);
             }
+            if late {
+                say(listens(), &[]);
+            }
             let Some(peers) = peers(&mut orders) else { return Ok(()) };
+            if let (Some(script), Some(number)) = (&mut start.source, peers.stands_for) {
+                script.stand_for(number);
+            }
             if let Some(known) = peers.script {
                 start.params = known.params;
                 context = RankContext::of_script(&typed, known.layout, known.optimizer, rank);
@@ -223,19 +226,22 @@ struct PeersKnown {
 struct Peers {
     known: PeersKnown,
     script: Option<ScriptKnown>,
+    /// The worker that its script stands for, if it joins others.
+    stands_for: Option<usize>,
 }
 
 /// Waits for everybody's address: those of the first generation, or of the one that admits a member that joins later. None
 /// for a member that was not needed.
 fn peers(orders: &mut std::io::Stdin) -> Option<Peers> {
-    let (known, mut numbers, script) = match control::read(orders) {
+    let (known, mut numbers, script, stands_for) = match control::read(orders) {
         Ok(Some((
-            RankCommand::Peers { addresses, interfaces, segment, restored, generation, script },
+            RankCommand::Peers { addresses, interfaces, segment, restored, generation, script, stands_for },
             numbers,
         ))) => (
             PeersKnown { addresses, interfaces, segment, restored: None, generation },
             numbers,
             (restored, script),
+            stands_for,
         ),
         Ok(Some((RankCommand::Conclude, _))) => return None,
         _ => {
@@ -245,11 +251,13 @@ fn peers(orders: &mut std::io::Stdin) -> Option<Peers> {
     };
     let (restored, script) = script;
     let script = script.map(|ScriptCommon { layout, optimizer }| {
-        let params = numbers.split_off(numbers.len().saturating_sub(layout.params));
+        // Who joins others has their parameters with the rest.
+        let start = if stands_for.is_none() { layout.params } else { 0 };
+        let params = numbers.split_off(numbers.len().saturating_sub(start));
         ScriptKnown { layout, optimizer, params }
     });
     let restored = restored.and_then(|packed| unpack(packed, &numbers));
-    Some(Peers { known: PeersKnown { restored, ..known }, script })
+    Some(Peers { known: PeersKnown { restored, ..known }, script, stands_for })
 }
 
 /// Connects to the linked ranks. What the launcher says from then on goes to the control; its end is this process's.

@@ -5,17 +5,21 @@ use std::sync::Arc;
 
 use paceline_nn::Compute;
 use paceline_protocol::{RegroupEnd, ReplicaAgreement};
-use paceline_record::FailureKind;
+use paceline_record::{Event, FailureKind};
 use paceline_train::Update;
 use paceline_train::native::mean;
 
-use super::{Incomplete, Snapshot, Watch};
-use crate::control::{RankCommand, RankEvent};
+use super::{Incomplete, Reaction, Snapshot, Watch};
+use crate::control::{RankCommand, RankEvent, ScriptCommon};
 use crate::elastic::{Commands, ElasticRun, Resized};
 use crate::error::LaunchError;
+use crate::pauses::pack;
 use crate::rank::{RankContext, role};
 use crate::requests::MemberRequest;
 use crate::run::Launch;
+
+/// Why nobody joins a run of unchanged scripts.
+const AUTO_KEEPS_NOTHING: &str = "where an unchanged script (--auto) is in its data is not known";
 
 impl Watch<'_> {
     /// The same where members change: parts go by share, and a model that was evaluated already is not evaluated again.
@@ -122,18 +126,74 @@ impl Watch<'_> {
         lost
     }
 
+    /// Whether a worker has joined a run of scripts, and has told of no step since then: what happens to it is no failure
+    /// of the run.
+    pub(crate) fn has_just_joined(&self, rank: usize) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| elastic.has_just_joined(rank))
+    }
+
+    /// Whether a script that is to join fits to the others; what is wrong with it, if not.
+    pub(crate) fn attaches_late(&mut self, rank: usize, common: &ScriptCommon) -> Option<String> {
+        self.attached[rank] = Some(common.clone());
+        let (_, problem) = self.misfit().filter(|(other, _)| *other == rank)?;
+        self.attached[rank] = None;
+        Some(problem)
+    }
+
+    /// Adds what those who join begin with to what they are told.
+    pub(crate) fn hand_out(&mut self, commands: &mut [(usize, RankCommand)]) -> Vec<f32> {
+        let Some((packed, numbers)) =
+            self.elastic.as_mut().and_then(ElasticRun::begins_with).as_ref().map(pack)
+        else {
+            return Vec::new();
+        };
+        for (_, command) in commands {
+            if let RankCommand::Peers { restored, script, stands_for: Some(_), .. } = command {
+                *restored = Some(packed.clone());
+                *script = self.attached.first().and_then(Clone::clone);
+            }
+        }
+        numbers
+    }
+
+    /// A worker has nothing to hand over to who joins: those who wait are not needed.
+    pub(super) fn nobody_joins(
+        &mut self,
+        rank: usize,
+        problem: &str,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Reaction {
+        let now_s = self.clock.now_s();
+        let Some(elastic) = &mut self.elastic else { return Reaction::Nothing };
+        let (waiting, commands) = elastic.hands_nothing(rank, problem, now_s);
+        for member in waiting {
+            let name = format!("worker {member} cannot join: worker {rank}: {problem}");
+            report(Event::Host { host: 0, name: &name, state: "failed" });
+        }
+        Reaction::Members(commands)
+    }
+
     /// Samples of all workers before a step, where scripts have their own data, as far as workers have told: each has made
     /// as many steps as it took part in, with as many samples as in those that it has told of.
     pub(super) fn samples_of_scripts(&self, step: u64) -> Option<u64> {
         let elastic = self.elastic.as_ref().filter(|_| self.launch.plan.script.is_some())?;
-        let told: Vec<(u64, u64)> = self.told.iter().take(self.launch.plan.workers).copied().collect();
-        let &first = told.iter().find(|(steps, _)| *steps > 0)?;
-        let samples = |(member, own): (usize, &(u64, u64))| {
-            let (steps, samples) = if own.0 > 0 { *own } else { first };
-            let made = elastic.ended_before[member].map_or(step, |end| end.min(step));
+        // Steps since its process takes part, and samples of those.
+        let own = |member: usize| {
+            let (steps, samples) = self.told[member];
+            let began = elastic.steps_of(member).last()?.start;
+            Some((steps.saturating_sub(began), samples)).filter(|(steps, _)| *steps > 0)
+        };
+        let first = (0..self.told.len()).find_map(own)?;
+        let samples = |member: usize| {
+            let (steps, samples) = own(member).unwrap_or(first);
+            let made: u64 = elastic
+                .steps_of(member)
+                .iter()
+                .map(|part| part.end.min(step).saturating_sub(part.start))
+                .sum();
             (u128::from(samples) * u128::from(made) / u128::from(steps)) as u64
         };
-        Some(told.iter().enumerate().map(samples).sum())
+        Some((0..self.told.len()).map(samples).sum())
     }
 
     /// Somebody asks for other members: what is to be done, or why it cannot be.
@@ -279,7 +339,11 @@ impl Watch<'_> {
 pub(super) fn elastic(launch: &Launch<'_>, context: &RankContext<'_>) -> Option<ElasticRun> {
     let (elastic, base) = (launch.plan.elastic?, context.setup.clone());
     // What a script's optimiser remembers is in the script.
-    let Some(dataset) = launch.dataset else { return Some(ElasticRun::new(elastic, base, 0).of_scripts()) };
+    let Some(dataset) = launch.dataset else {
+        let unchanged = launch.plan.script.as_ref().is_some_and(|script| script.auto);
+        let closed = unchanged.then(|| AUTO_KEEPS_NOTHING.to_owned());
+        return Some(ElasticRun::new(elastic, base, 0).of_scripts(closed));
+    };
     let update = Update::new(launch.plan, dataset.train.len(), Arc::new(Compute::new(1, false)));
     Some(ElasticRun::new(elastic, base, update.blocks()))
 }

@@ -54,8 +54,8 @@ pub(super) fn command(
 ) -> ScriptCommand {
     let threads = plan.threads.to_string();
     let environment = [
-        ("PACELINE_RANK", rank.to_string()),
-        ("PACELINE_WORKERS", plan.workers.to_string()),
+        ("PACELINE_RANK", plan.script_number(rank).to_string()),
+        ("PACELINE_WORKERS", plan.script_workers().to_string()),
         ("PACELINE_SEED", plan.seed.to_string()),
         ("OMP_NUM_THREADS", threads.clone()),
         ("MKL_NUM_THREADS", threads),

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use paceline_memory::Allocator;
 use paceline_protocol::{GradientScale, Input, Participant};
+use paceline_record::RankState;
 
 use super::{Worker, WorkerEvent, participant};
 use crate::clock::Phase;
 use crate::error::TrainError;
 use crate::members::{Generation, NextGeneration};
 use crate::memory::Scratch;
-use crate::segment::SegmentControl;
+use crate::segment::{Account, SegmentControl, part_in_one_piece};
 use crate::source::{AfterStep, GradientSource};
 
 impl Worker<'_> {
@@ -55,6 +56,7 @@ impl Worker<'_> {
             self.engine.stop_here(&mut self.buffers.whole())?;
         }
         let mut standing = self.engine.standing();
+        let mut handed = self.handed_over(source, control);
         if standing.own && standing.at > self.done {
             // Its own update was made; what others would have made of it is given up.
             let next = AfterStep::Next(GradientScale::Part);
@@ -63,7 +65,7 @@ impl Worker<'_> {
         loop {
             let Some(members) = &mut control.members else { return Ok(false) };
             let NextGeneration::GoOn { generation, commit } =
-                members.stand(control.segment.generation, standing)?
+                members.stand(control.segment.generation, standing, handed.take())?
             else {
                 return Ok(false);
             };
@@ -104,6 +106,23 @@ impl Worker<'_> {
         self.engine.start(&mut self.buffers.whole())?;
         self.steps.skip(&self.clock, &self.engine.times);
         Ok(true)
+    }
+
+    /// What the source hands over, if it was asked to and has saved itself; if it cannot, the leader is told.
+    pub(super) fn handed_over(
+        &self,
+        source: &mut dyn GradientSource,
+        control: &mut SegmentControl<'_>,
+    ) -> Option<RankState> {
+        if let Err(problem) = source.handed_over()? {
+            control.members.iter_mut().for_each(|members| members.cannot_hand_over(problem.clone()));
+            return None;
+        }
+        let own = source.params_to_save().unwrap_or_default();
+        let named = [("params", &self.buffers.params[..]), ("own", own), ("state", source.state())];
+        // Whoever takes it has an account of its own.
+        let account = Account::default();
+        Some(part_in_one_piece(account, &named, &self.buffers.update, self.setup.params, self.done))
     }
 
     /// Takes the worker's place in a generation; its participant there.

@@ -10,7 +10,7 @@ use crate::aftermath::Scene;
 use crate::scripts::has_python;
 use crate::support::{PATIENCE, Ran, Running, gone, paceline, signal};
 
-const SIZES: [usize; 3] = [3, 40, 5];
+pub const SIZES: [usize; 3] = [3, 40, 5];
 const STEPS: u64 = 12;
 
 /// Paths and servers, over several transports; the run's steps are known before, or end with the scripts' work.
@@ -23,14 +23,17 @@ const CELLS: [&str; 6] = [
     "--strategy ps --servers 2 --backup 1 --transport shm --bucket 64",
 ];
 
-fn script() -> String {
+pub fn script() -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cli/scripts/members.py").display().to_string()
+}
+
+/// The gradient that the script of a worker has for a tensor in a step.
+pub fn gradient(rank: usize, step: u64, n: usize) -> f64 {
+    12.0 * (((rank + 1) as u64 * (step % 5 + 1)) as f64 + n as f64)
 }
 
 /// The parameters of a script whose mean gradient at each step is that of the workers that take part in it.
 fn expected(takes_part: impl Fn(usize, u64) -> bool) -> Vec<Vec<f64>> {
-    let gradient =
-        |rank: usize, step: u64, n: usize| 12.0 * (((rank + 1) as u64 * (step % 5 + 1)) as f64 + n as f64);
     let tensor = |n: usize| {
         let mut value = 100.0 + n as f64;
         for step in 0..STEPS {
@@ -323,13 +326,8 @@ fn scripts_that_cannot_be_elastic_are_refused_with_the_reason() {
     if !has_python() {
         return;
     }
-    let scene = Scene::new();
-    let back = scene.file("back.toml", "[[revoke]]\nat-s = 1.0\nrank = 1\nback-after-s = 1.0\n");
     for (words, reason) in [
         ("--workers 2 --elastic 1..2 --strategy ddp-gloo", "its workers end together"),
-        ("--workers 2 --elastic 1..3", "nobody joins its run later"),
-        ("--workers 2 --elastic 2..2 --spare 1", "a spare's would have neither"),
-        (&format!("--workers 2 --elastic 1..2 --revoke {back}"), "rank 1 comes back with back-after-s"),
         (
             "--workers 2 --elastic 1..2 --strategy ps --servers 1 --apply server",
             "the servers' optimiser has settings for each tensor",

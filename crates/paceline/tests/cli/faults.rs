@@ -274,6 +274,7 @@ fn a_process_that_ends_before_it_reads_its_order_is_named_with_how_it_ended() {
             restored: None,
             generation: None,
             script: None,
+            stands_for: None,
         };
         RankProcesses::start_ranks(Path::new(program), "rank", [(1, order)])
             .err()

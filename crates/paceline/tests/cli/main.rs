@@ -16,6 +16,7 @@ mod elastic;
 mod elastic_async;
 mod elastic_join;
 mod elastic_scripts;
+mod elastic_scripts_join;
 mod elastic_weights;
 mod engines;
 mod exits;

@@ -19,9 +19,21 @@ parser.add_argument("--stop", default="", help="RANK:STEP: it is stopped in the 
 parser.add_argument("--sleep", type=float, default=0.0, help="seconds of each step")
 parser.add_argument("--fork", action="store_true", help="each script has a child that stays")
 parser.add_argument("--pids", help="a file that gets a line for each process of a script")
+parser.add_argument("--until", help="a file: once it is there, the script leaves before its next step")
+parser.add_argument("--late", help="a file that says what becomes of scripts that are started once it is there")
+parser.add_argument("--keep", choices=["all", "nothing", "never"], default="all", help="how it saves itself")
 args = parser.parse_args()
 
-SIZES = [3, 40, 5]
+late = ""
+if args.late and os.path.exists(args.late):
+    with open(args.late) as file:
+        late = file.read()
+if late == "fails":
+    raise ValueError("a test asked for it")
+if late == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+
+SIZES = [3, 40, 6 if late == "differs" else 5]
 run = attach.attach([(f"t{n}", [size]) for n, size in enumerate(SIZES)], framework="plain Python")
 
 
@@ -52,9 +64,16 @@ for n, size in enumerate(SIZES):
     run.parameter(n)[:] = array("f", [100.0 * (run.rank + 1) + n] * size)
 run.start()
 own = [array("f", run.parameter(n)) for n in range(len(SIZES))]
+# As an optimizer's: what all steps so far have left, of each tensor.
+memory = [0.0] * len(SIZES)
 if run.kept:
     kept = json.loads(run.kept)
+    memory = kept.pop("memory")
     assert kept == {"step": run.step, "own": [list(tensor) for tensor in own]}, (kept, run.step, own)
+if late == "begins and fails":
+    raise ValueError("a test asked for it")
+if late == "begins and is killed":
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def settled_or_die(step, wait):
@@ -70,6 +89,8 @@ def settled_or_die(step, wait):
 wait = run._wait
 for step in range(run.step, args.steps):
     time.sleep(args.sleep)
+    if args.until and os.path.exists(args.until):
+        break
     die(step, "begin")
     if args.fail == f"{run.rank}:{step}":
         raise ValueError("a test asked for it")
@@ -93,14 +114,16 @@ for step in range(run.step, args.steps):
     for n in range(len(SIZES)):
         mean = run.gradient(n) if run.takes == "gradients" else run.parameter(n)
         own[n] = array("f", [v - g / 64.0 for v, g in zip(own[n], mean)])
+        memory[n] += mean[0]
     run.taken()
     die(step, "taken")
     run.report(loss=float(step))
     run.poll()
-    if run.save_wanted:
+    if run.save_wanted and args.keep != "never":
         for n, tensor in enumerate(own):
             run.parameter(n)[:] = tensor
-        run.save(json.dumps({"step": step + 1, "own": [list(tensor) for tensor in own]}).encode())
+        kept = {"step": step + 1, "own": [list(tensor) for tensor in own], "memory": memory}
+        run.save(json.dumps(kept).encode() if args.keep == "all" else b"")
     if run.over:
         break
 for n, tensor in enumerate(own):
@@ -108,4 +131,4 @@ for n, tensor in enumerate(own):
 die(args.steps, "end")
 if args.out:
     with open(os.path.join(args.out, str(run.rank)), "w") as file:
-        json.dump({"step": run.step, "own": [list(tensor) for tensor in own]}, file)
+        json.dump({"step": run.step, "own": [list(tensor) for tensor in own], "memory": memory}, file)
