@@ -63,13 +63,13 @@ fn work(text: &str) -> Result<Option<Work>, String> {
     let kind = match kind {
         "F" => WorkKind::Forward,
         "B" => WorkKind::Backward,
-        "REDUCE_GRAD" => return Ok(None),
+        "REDUCE_GRAD" | "WAIT_REDUCE_GRAD" => return Ok(None),
         "I" | "W" => {
             return Err(
                 "gradients of inputs (I) and of weights (W) are computed together here: write B".into()
             );
         }
-        "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" | "UNSHARD" | "RESHARD" => {
+        "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" | "WAIT_SEND_F" | "WAIT_SEND_B" | "UNSHARD" | "RESHARD" => {
             return Err("a table of computations alone is needed: leave out what is sent and received".into());
         }
         _ => return Err(form()),
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_table_is_read_and_written() {
-        let text = "0F0,0F1,,,0B0,0B1\r\n\"1F0\", 1B0 ,,1F1,1B1,1REDUCE_GRAD\r\n";
+        let text = "0F0,0F1,,,0B0,0B1\r\n\"1F0\", 1B0 ,,1F1,1B1,1REDUCE_GRAD,1WAIT_REDUCE_GRAD\r\n";
         let program = PipelineProgram::parse(text).unwrap();
         let checked = program.clone().check(None, None).unwrap();
         assert_eq!(checked.to_csv(), "0F0,0F1,0B0,0B1\r\n1F0,1B0,1F1,1B1\r\n");
@@ -105,6 +105,7 @@ mod tests {
             ("0é0", "a cell is STAGE"),
             ("0F0,0I0", "write B"),
             ("0F0,1RECV_F0", "leave out what is sent and received"),
+            ("0F0,0WAIT_SEND_F0", "leave out what is sent and received"),
             ("(0F0;1B0)OVERLAP_F_B", "a cell is STAGE"),
             ("0F0,\"", "a quote is opened"),
         ] {
