@@ -165,8 +165,7 @@ impl<'a> Server<'a> {
             // Workers that wait for a verdict are silent.
             engine.be_patient(VERDICT);
         }
-        let mut params =
-            allocator(lends_params(plan, job.strategy, &setup, &engine)).zeros(numbers).map_err(refused)?;
+        let mut params = allocator(lends_params(job, &setup, &engine)).zeros(numbers).map_err(refused)?;
         params.copy_from_slice(job.start);
         update.freeze(job.frozen, &params);
         let mut scratch = Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?;
@@ -417,16 +416,9 @@ fn allocator(lent: bool) -> Allocator {
     if lent { Allocator::Shared } else { Allocator::Private }
 }
 
-/// Whether workers read parameters where they lie: these do not change before all of them have taken them. Not where servers of several
-/// machines may change: such a run stood still after a machine had joined, in one of six tries.
-pub(crate) fn lends_params(
-    plan: &TypedPlan<'_>,
-    strategy: &Strategy,
-    setup: &Setup,
-    engine: &Engine,
-) -> bool {
-    let machines_change = setup.servers > 0 && setup.membership.is_some() && plan.host_count() > 1;
-    engine.lends() && strategy.lends(setup) && !machines_change
+/// Whether workers read parameters where they lie: these do not change before all of them have taken them.
+fn lends_params(job: &Job<'_>, setup: &Setup, engine: &Engine) -> bool {
+    engine.lends() && job.strategy.lends(setup)
 }
 
 /// Whether backups read sums where they lie: a sum is left alone until its backup has made the update.
@@ -438,7 +430,7 @@ impl Server<'_> {
     /// Lets peers read what they take from here.
     fn lend_to_peers(&mut self) -> Result<(), TrainError> {
         let Self { job, setup, engine, params, grads, .. } = self;
-        if lends_params(job.plan, job.strategy, setup, engine) {
+        if lends_params(job, setup, engine) {
             engine.lend(Buf::Param, params)?;
         }
         if lends_sums(setup, engine) {

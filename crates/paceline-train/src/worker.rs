@@ -24,7 +24,6 @@ use crate::members::Generation;
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, part, part_in_one_piece, restore};
-use crate::server::lends_params;
 use crate::source::{AfterStep, GradientSource, SourceReport};
 pub use crate::unit::Slowness;
 use crate::unit::{Computed, compute};
@@ -191,7 +190,7 @@ impl<'a> Worker<'a> {
         }
         let numbers = source.layout().params;
         let refused = |source| TrainError::Memory { numbers, source };
-        let lends = lends_params(plan, job.strategy, &setup, &engine);
+        let lends = engine.lends() && job.strategy.lends(&setup);
         let allocator = if lends { Allocator::Shared } else { Allocator::Private };
         let (params, grads) = source.buffers(setup.positions(rank).len(), allocator).map_err(refused)?;
         let crossings = stages.map(|all| Crossings::new(all, &all.stages[setup.stage_of(rank)], allocator));
